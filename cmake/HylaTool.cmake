@@ -1,0 +1,14 @@
+# The command line tool. It links the static form of the library, so one file can be copied about.
+
+include(HylaDependencies)
+hyla_require_header_library(CLI11 CLI/CLI.hpp)
+
+file(GLOB hyla_tool_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/hyla/*.cpp")
+if(hyla_tool_sources)
+  add_executable(hyla_cli ${hyla_tool_sources})
+  hyla_target_defaults(hyla_cli)
+  set_target_properties(hyla_cli PROPERTIES OUTPUT_NAME hyla RUNTIME_OUTPUT_DIRECTORY
+                                                             "${PROJECT_BINARY_DIR}/bin")
+  target_include_directories(hyla_cli PRIVATE "${PROJECT_SOURCE_DIR}/tools/hyla")
+  target_link_libraries(hyla_cli PRIVATE hyla_testing hyla_internal hyla_CLI11)
+endif()
