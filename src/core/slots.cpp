@@ -1,0 +1,137 @@
+// Slots and sequences: the index arguments that most operations share. On a CPU their contents are checked too, so that
+// nothing out of range is ever dereferenced; on a GPU a kernel treats what is out of range as null.
+#include <algorithm>
+#include <vector>
+
+#include "core/check.h"
+
+namespace hyla::core {
+namespace {
+
+bool on_host(const Context& context) { return context.device.kind == Device::Kind::kCpu; }
+
+void check_cu_seqlens(const Sequences& sequences) {
+  std::int64_t before = 0;
+  for (std::int64_t i = 0; i <= sequences.rows; ++i) {
+    const std::int64_t now = sequences.cu_seqlens.at(i);
+    if (now < before) {
+      fail("cu_seqlens", "offsets >= 0 that do not fall", text(now) + " at index " + text(i));
+    }
+    if (now > sequences.tokens) {
+      fail("cu_seqlens", "offsets up to the " + text(sequences.tokens) + " tokens given",
+           text(now) + " at index " + text(i));
+    }
+    before = now;
+  }
+}
+
+void check_starts(const Sequences& sequences) {
+  for (std::int64_t i = 0; i < sequences.rows; ++i) {
+    const std::int64_t start = sequences.starts.at(i), length = sequences.lengths.at(i);
+    if (length < 0) fail("lengths", "lengths >= 0", text(length) + " at index " + text(i));
+    if (start < 0 || start > sequences.tokens || length > sequences.tokens - start) {
+      fail("starts", "rows inside the " + text(sequences.tokens) + " tokens given",
+           "start " + text(start) + ", length " + text(length) + " at index " + text(i));
+    }
+  }
+  // Rows that share a token would write the same output twice.
+  std::vector<std::int64_t> order(static_cast<std::size_t>(sequences.rows));
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
+  std::erase_if(order, [&](std::int64_t i) { return sequences.length(i) == 0; });
+  std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return sequences.begin(a) < sequences.begin(b);
+  });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (sequences.begin(order[i - 1]) + sequences.length(order[i - 1]) > sequences.begin(order[i])) {
+      fail("starts", "rows that share no token",
+           "rows " + text(order[i - 1]) + " and " + text(order[i]));
+    }
+  }
+}
+
+}  // namespace
+
+Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Context& context) {
+  Slots slots;
+  slots.first = arguments.first_slot;
+  slots.read_limit = arguments.read_limit;
+  slots.write_limit = arguments.write_limit;
+  if (arguments.first_slot < 0) fail("first_slot", "a number >= 0", text(arguments.first_slot));
+  Shapes shapes;
+  shapes.bind("B", rows);
+  if (arguments.read_slots.present()) {
+    const bool table = arguments.read_slots.rank == 2;
+    slots.read = check_indices("read_slots", arguments.read_slots, table ? "B S" : "B", shapes, context);
+    if (table && !arguments.read_columns.present()) {
+      fail("read_columns", "the column of each row, because read_slots is a table", "none");
+    }
+    if (table && slots.read.columns == 0) fail("read_slots", "at least one column", "0");
+    if (!table) check_absent("read_columns", arguments.read_columns, "without a read_slots table");
+  } else {
+    check_absent("read_columns", arguments.read_columns, "without a read_slots table");
+    if (rows > arguments.read_limit) {
+      fail(arguments.pool, "at least " + text(rows) + " slots, one a row, without read_slots",
+           text(arguments.read_limit));
+    }
+  }
+  if (arguments.read_columns.present()) {
+    slots.read_columns = check_indices("read_columns", arguments.read_columns, "B", shapes, context);
+  }
+  if (arguments.write_slots.present()) {
+    slots.write = check_indices("write_slots", arguments.write_slots, "B", shapes, context);
+  }
+  if (!on_host(context)) return slots;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t read = slots.raw_read(row), write = slots.raw_write(row);
+    if (read < slots.first) continue;  // padding: its write slot is not looked at either
+    if (read >= slots.read_limit) {
+      fail(arguments.read_slots.present() ? "read_slots" : arguments.pool,
+           "slots below " + text(slots.read_limit), text(read) + " in row " + text(row));
+    }
+    if (write >= slots.first && write >= slots.write_limit) {
+      fail(arguments.write_slots.present() ? "write_slots" : "read_slots",
+           "slots below " + text(slots.write_limit), text(write) + " in row " + text(row));
+    }
+  }
+  return slots;
+}
+
+bool any_given(const SequenceArguments& arguments) {
+  return arguments.cu_seqlens.present() || arguments.starts.present() || arguments.lengths.present();
+}
+
+std::int64_t rows_of(const SequenceArguments& arguments) {
+  const bool offsets = arguments.cu_seqlens.present();
+  const TensorView& view = offsets ? arguments.cu_seqlens : arguments.starts;
+  const char* name = offsets ? "cu_seqlens" : "starts";
+  if (!view.present()) fail(name, "row offsets, or starts and lengths", "none");
+  if (view.rank != 1 || view.shape[0] < (offsets ? 1 : 0)) {
+    fail(name, offsets ? "shape [N+1]" : "shape [N]", describe(view));
+  }
+  return view.shape[0] - (offsets ? 1 : 0);
+}
+
+Sequences check_sequences(const SequenceArguments& arguments, std::int64_t total,
+                          const Context& context) {
+  Sequences sequences;
+  sequences.tokens = total;
+  Shapes shapes;
+  if (arguments.cu_seqlens.present()) {
+    check_absent("starts", arguments.starts, "beside cu_seqlens");
+    check_absent("lengths", arguments.lengths, "beside cu_seqlens");
+    sequences.cu_seqlens = check_indices("cu_seqlens", arguments.cu_seqlens, "N+1", shapes, context);
+    sequences.rows = shapes["N"];
+    if (on_host(context)) check_cu_seqlens(sequences);
+    return sequences;
+  }
+  if (!arguments.starts.present()) {
+    fail(arguments.lengths.present() ? "starts" : "cu_seqlens", "row offsets, or starts and lengths", "none");
+  }
+  sequences.starts = check_indices("starts", arguments.starts, "N", shapes, context);
+  sequences.lengths = check_indices("lengths", arguments.lengths, "N", shapes, context);
+  sequences.rows = shapes["N"];
+  if (on_host(context)) check_starts(sequences);
+  return sequences;
+}
+
+}  // namespace hyla::core
