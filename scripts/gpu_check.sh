@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU: builds with CUDA, runs the GPU tests, measures the benchmarks and
+# writes bench/results/<gpu>.json. Works offline where the tools are already there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v nvidia-smi >/dev/null 2>&1 || ! nvidia-smi -L >/dev/null 2>&1; then
+  echo "gpu-check: no NVIDIA GPU on this machine" >&2
+  exit 1
+fi
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+name=$(printf '%s' "$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/^nvidia //; s/[^a-z0-9]\{1,\}/-/g')
+echo "gpu-check: $gpu"
+
+# clang-format and the like are no reason to stop here; a missing library stops the configure step.
+scripts/setup.sh --check || echo "gpu-check: going on without them"
+
+cmake --preset cuda
+cmake --build --preset cuda --parallel "${JOBS:-$(nproc)}"
+
+failed=0
+if [ -x build/cuda/tests/hyla_gpu_tests ]; then
+  build/cuda/tests/hyla_gpu_tests || failed=1
+else
+  echo "gpu-check: there are no GPU tests in this build" >&2
+  failed=1
+fi
+
+digest=$(scripts/sources_digest.sh)
+commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+if [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then commit+=-modified; fi
+mkdir -p bench/results
+raw=build/cuda/bench.json
+if build/cuda/bin/hyla bench --suite gpu --json "$raw"; then
+  python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu"
+else
+  echo "gpu-check: the benchmark failed; bench/results is unchanged" >&2
+  failed=1
+fi
+
+if [ "$failed" = 0 ]; then echo "gpu-check: passed"; else echo "gpu-check: FAILED"; fi
+exit "$failed"

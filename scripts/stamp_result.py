@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""Adds to a benchmark result what the program could not know: the state of the source tree.
+
+usage: stamp_result.py RAW OUTPUT DIGEST COMMIT GPU
+"""
+
+import datetime
+import json
+import pathlib
+import sys
+
+
+def main() -> None:
+    raw, output, digest, commit, gpu = sys.argv[1:]
+    result = json.loads(pathlib.Path(raw).read_text())
+    result["sources_digest"] = digest
+    result["commit"] = commit
+    result.setdefault("machine", {}).setdefault("name", gpu)
+    if not result.get("date"):
+        now = datetime.datetime.now(datetime.timezone.utc)
+        result["date"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    pathlib.Path(output).write_text(json.dumps(result, indent=1) + "\n")
+    print(f"wrote {output}: {len(result.get('results', []))} results")
+
+
+if __name__ == "__main__":
+    main()

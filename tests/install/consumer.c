@@ -1,0 +1,8 @@
+#include <hyla/version.h>
+
+#include <stdio.h>
+
+int main(void) {
+  printf("hyla %d.%d.%d\n", HYLA_VERSION_MAJOR, HYLA_VERSION_MINOR, HYLA_VERSION_PATCH);
+  return 0;
+}
