@@ -30,6 +30,9 @@ install(FILES "${PROJECT_BINARY_DIR}/hyla-config.cmake"
 # Paths relative to the .pc file, so that an installed tree can be moved.
 file(RELATIVE_PATH hyla_pc_up "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
 string(REGEX REPLACE "/$" "" HYLA_PC_PREFIX "\${pcfiledir}/${hyla_pc_up}")
-set(HYLA_PC_PRIVATE_LIBS "-lstdc++ -pthread")
+set(HYLA_PC_PRIVATE_LIBS "-lstdc++ -lm -pthread")
+if(HYLA_STATIC_NEEDS_CUDA)
+  string(APPEND HYLA_PC_PRIVATE_LIBS " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+endif()
 configure_file("${PROJECT_SOURCE_DIR}/cmake/hyla.pc.in" "${PROJECT_BINARY_DIR}/hyla.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/hyla.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

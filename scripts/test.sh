@@ -50,8 +50,9 @@ tests() { # name, preset, ctest arguments...
   local status=0
   ctest --preset "$preset" --timeout 600 "$@" >"$log" 2>&1 </dev/null || status=$?
   line=$(grep -E '^[0-9]+% tests passed' "$log" | tail -n 1)
-  bad=$(sed -n 's/.*, \([0-9]*\) tests failed out of .*/\1/p' <<<"$line")
   total=$(sed -n 's/.* out of \([0-9]*\)$/\1/p' <<<"$line")
+  bad=$(sed -n 's/.*, \([0-9]*\) tests\{0,1\} failed .*/\1/p' <<<"$line")
+  bad=${bad:-0} # newer ctest leaves a zero out
   if [ "$status" = 0 ] && [ -n "$total" ] && [ "$bad" = 0 ]; then
     passed=$((passed + total))
     echo "ok      $total tests, $((SECONDS - started)) s"

@@ -60,7 +60,9 @@ step "find_package: build" cmake --build "$work/consumer"
 step "find_package: run" "$work/consumer/consumer"
 cat "$work/log"
 
-flags=$(pkg-config --cflags --libs hyla) || { echo "FAILED: pkg-config knows no hyla"; exit 1; }
+static=
+case "$library" in *.a) static=--static ;; esac
+flags=$(pkg-config $static --cflags --libs hyla) || { echo "FAILED: pkg-config knows no hyla"; exit 1; }
 # shellcheck disable=SC2086
 step "pkg-config: build in C" cc -std=c11 -pedantic -Wall -Wextra -Werror \
   "$here/consumer.c" $flags -o "$work/c_consumer"
