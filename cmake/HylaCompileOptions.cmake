@@ -62,3 +62,13 @@ function(hyla_target_defaults target)
     target_link_options(${target} PRIVATE ${HYLA_SANITIZER_FLAGS})
   endif()
 endfunction()
+
+# All sources below a folder; the CUDA ones when CUDA is built. A new file needs no edit.
+function(hyla_glob result folder)
+  set(patterns "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  if(HYLA_HAS_CUDA)
+    list(APPEND patterns "${PROJECT_SOURCE_DIR}/${folder}/*.cu")
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${patterns})
+  set(${result} ${sources} PARENT_SCOPE)
+endfunction()

@@ -1,6 +1,18 @@
 # Decides whether the CUDA kernels are built, and sets HYLA_HAS_CUDA and HYLA_CUDA_SUMMARY.
 # No GPU and no driver is needed to build: only nvcc and the toolkit's static runtime.
 
+# CUDA part of a target of ours; nothing where CUDA is not built.
+function(hyla_target_cuda target)
+  if(NOT HYLA_HAS_CUDA)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+  target_compile_definitions(${target} PRIVATE HYLA_HAS_CUDA=1)
+  target_compile_options(
+    ${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo>")
+  target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+endfunction()
+
 set(HYLA_CUDA_MINIMUM 12.3) # first nvcc with C++20 and the sm_90a instructions we use
 
 string(TOUPPER "${HYLA_CUDA}" hyla_cuda_wish)
@@ -64,12 +76,3 @@ find_package(CUDAToolkit REQUIRED)
 
 set(HYLA_HAS_CUDA ON)
 set(HYLA_CUDA_SUMMARY "ON (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_ARCHITECTURES})")
-
-# CUDA part of a target of ours.
-function(hyla_target_cuda target)
-  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
-  target_compile_definitions(${target} PRIVATE HYLA_HAS_CUDA=1)
-  target_compile_options(
-    ${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo>")
-  target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-endfunction()

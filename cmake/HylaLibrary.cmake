@@ -1,11 +1,7 @@
 # libhyla, and the same objects as a static library for tests and the tool, which reach behind the
 # public symbols. Every source is compiled once.
 
-file(GLOB_RECURSE hyla_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.cpp")
-if(HYLA_HAS_CUDA)
-  file(GLOB_RECURSE hyla_cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/*.cu")
-  list(APPEND hyla_sources ${hyla_cuda_sources})
-endif()
+hyla_glob(hyla_sources src)
 if(NOT hyla_sources)
   message(FATAL_ERROR "hyla: no sources under ${PROJECT_SOURCE_DIR}/src")
 endif()
@@ -18,9 +14,10 @@ target_include_directories(hyla_objects PRIVATE "${PROJECT_SOURCE_DIR}/include"
                                                 "${PROJECT_SOURCE_DIR}/src")
 target_compile_definitions(hyla_objects PRIVATE HYLA_BUILDING_LIBRARY=1)
 
+hyla_target_cuda(hyla_objects)
+
 set(hyla_link_libraries Threads::Threads)
 if(HYLA_HAS_CUDA)
-  hyla_target_cuda(hyla_objects)
   list(APPEND hyla_link_libraries CUDA::cudart_static)
 endif()
 

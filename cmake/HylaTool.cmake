@@ -3,10 +3,11 @@
 include(HylaDependencies)
 hyla_require_header_library(CLI11 CLI/CLI.hpp)
 
-file(GLOB hyla_tool_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/hyla/*.cpp")
+hyla_glob(hyla_tool_sources tools/hyla)
 if(hyla_tool_sources)
   add_executable(hyla_cli ${hyla_tool_sources})
   hyla_target_defaults(hyla_cli)
+  hyla_target_cuda(hyla_cli)
   set_target_properties(hyla_cli PROPERTIES OUTPUT_NAME hyla RUNTIME_OUTPUT_DIRECTORY
                                                              "${PROJECT_BINARY_DIR}/bin")
   target_include_directories(hyla_cli PRIVATE "${PROJECT_SOURCE_DIR}/tools/hyla")

@@ -26,7 +26,7 @@ record() { # step, verdict, note
 # Runs a step as one test of its own.
 step() { # name, command...
   local name=$1 log started=$SECONDS
-  log=$logs/${name// /-}.log
+  log=$logs/$(tr -cs '[:alnum:]' - <<<"$name" | sed 's/-$//').log
   shift
   printf '%-28s ' "$name"
   if "$@" >"$log" 2>&1 </dev/null; then
@@ -44,7 +44,7 @@ step() { # name, command...
 # Runs a set of ctest tests; each counts.
 tests() { # name, preset, ctest arguments...
   local name=$1 preset=$2 log started=$SECONDS line total bad
-  log=$logs/${name// /-}.log
+  log=$logs/$(tr -cs '[:alnum:]' - <<<"$name" | sed 's/-$//').log
   shift 2
   printf '%-28s ' "$name"
   local status=0

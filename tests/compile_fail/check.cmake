@@ -5,6 +5,8 @@
 #
 # A file called ok_*.cpp must compile: it keeps its failing siblings honest about the reason.
 
+# What the compiler said is printed on its own: message(FATAL_ERROR) would wrap its lines.
+
 get_filename_component(name "${SOURCE}" NAME)
 execute_process(
   COMMAND "${CMAKE_COMMAND}" -E env LC_ALL=C "${COMPILER}" -std=c++20 -fsyntax-only
@@ -15,7 +17,8 @@ execute_process(
 
 if(name MATCHES "^ok_")
   if(NOT status EQUAL 0)
-    message(FATAL_ERROR "${name} must compile, but:\n${output}")
+    message("${output}")
+    message(FATAL_ERROR "${name} must compile")
   endif()
   return()
 endif()
@@ -35,12 +38,14 @@ if(status EQUAL 0)
   message(FATAL_ERROR "${name} compiled, but must fail with: ${expected}")
 endif()
 if(NOT output MATCHES "${expected}")
-  message(FATAL_ERROR "${name} failed, but not with: ${expected}\nThe compiler said:\n${output}")
+  message("${output}")
+  message(FATAL_ERROR "${name} failed, but not with: ${expected}")
 endif()
 if(NOT lines STREQUAL "")
   string(REGEX MATCHALL "error:" errors "${output}")
   list(LENGTH errors count)
   if(NOT count EQUAL lines)
-    message(FATAL_ERROR "${name}: ${count} error lines, expected ${lines}:\n${output}")
+    message("${output}")
+    message(FATAL_ERROR "${name}: ${count} error lines, expected ${lines}")
   endif()
 endif()
