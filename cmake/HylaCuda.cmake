@@ -13,7 +13,7 @@ function(hyla_target_cuda target)
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endfunction()
 
-set(HYLA_CUDA_MINIMUM 12.3) # first nvcc with C++20 and the sm_90a instructions we use
+set(HYLA_CUDA_MINIMUM 12.4) # first toolkit that ships cuda::ptx
 
 string(TOUPPER "${HYLA_CUDA}" hyla_cuda_wish)
 if(hyla_cuda_wish MATCHES "^(TRUE|YES|1)$")
