@@ -1,12 +1,14 @@
-// Attention over KV caches (dense, ragged, paged; 16-bit, float32 or quantised), and appending to them.
+// Attention over KV caches (dense, ragged, paged; 16-bit, float32 or quantised), and appending to
+// them.
 //
-// out = softmax(scale * q k^T + mask) v with a float32 softmax (float64 in the reference). One call serves a batch that
-// mixes prefill and decode rows. Letters: N sequences, total query tokens, Hq query heads, Hk KV heads (Hq a multiple),
-// D head dim (DV of the values), P pages of S tokens.
+// out = softmax(scale * q k^T + mask) v with a float32 softmax (float64 in the reference). One call
+// serves a batch that mixes prefill and decode rows. Letters: N sequences, total query tokens, Hq
+// query heads, Hk KV heads (Hq a multiple), D head dim (DV of the values), P pages of S tokens.
 //
-// kv_lengths[n] counts the tokens in the cache, those of this call included: query i of row n stands at position
-// kv_lengths[n] - q_len[n] + i. A row that sees no key gives zeros and LSE -inf. Keys at or beyond kv_lengths[n] are never
-// read; a page id that is needed but out of range is an error on the CPU and a page of zeros on a GPU.
+// kv_lengths[n] counts the tokens in the cache, those of this call included: query i of row n
+// stands at position kv_lengths[n] - q_len[n] + i. A row that sees no key gives zeros and LSE -inf.
+// Keys at or beyond kv_lengths[n] are never read; a page id that is needed but out of range is an
+// error on the CPU and a page of zeros on a GPU.
 #ifndef HYLA_ATTENTION_H_
 #define HYLA_ATTENTION_H_
 
@@ -25,16 +27,20 @@ enum class KvLayout {
   kHND,  // heads before tokens: [.., H, S, D]
 };
 
-// Where keys and values live. Quantised caches (float8 e4m3, int8) carry float32 scales, one for each run of
-// D / scales.shape[-1] values: value = stored * scale. Without scales the stored value counts as it is.
+// Where keys and values live. Quantised caches (float8 e4m3, int8) carry float32 scales, one for
+// each run of D / scales.shape[-1] values: value = stored * scale. Without scales the stored value
+// counts as it is.
 struct KvCache {
   enum class Kind { kNone, kDense, kRagged, kPaged };
   Kind kind = Kind::kNone;
-  TensorView k;  // dense [N, S, Hk, D] (kHND: [N, Hk, S, D]); ragged [total_kv, Hk, D]; paged [P, S, Hk, D] (kHND: [P, Hk, S, D])
+  // dense [N, S, Hk, D] (kHND: [N, Hk, S, D]); ragged [total_kv, Hk, D]; paged [P, S, Hk, D]
+  // (kHND: [P, Hk, S, D])
+  TensorView k;
   TensorView v;  // the same with DV; may be a slice of k (MLA)
-  TensorView k_scales, v_scales;  // shape of k (v) with D / granularity as the last dimension; float32
-  TensorView cu_kv;               // ragged: [N + 1] row offsets
-  TensorView page_table;          // paged: [N, max_pages]; entries that are not needed may be anything
+  TensorView k_scales,
+      v_scales;           // shape of k (v) with D / granularity as the last dimension; float32
+  TensorView cu_kv;       // ragged: [N + 1] row offsets
+  TensorView page_table;  // paged: [N, max_pages]; entries that are not needed may be anything
   KvLayout layout = KvLayout::kNHD;
 
   HYLA_API static KvCache dense(TensorView k, TensorView v, KvLayout layout = KvLayout::kNHD);
@@ -42,7 +48,8 @@ struct KvCache {
   HYLA_API static KvCache paged(TensorView k, TensorView v, TensorView page_table,
                                 KvLayout layout = KvLayout::kNHD);
   // pages [P, 2, S, Hk, D] (kHND: [P, 2, Hk, S, D]): index 0 keys, 1 values
-  HYLA_API static KvCache fused(TensorView pages, TensorView page_table, KvLayout layout = KvLayout::kNHD);
+  HYLA_API static KvCache fused(TensorView pages, TensorView page_table,
+                                KvLayout layout = KvLayout::kNHD);
   // blocks [P, 2, layers, S, Hk, D]: one layer's view
   HYLA_API static KvCache blocks(TensorView blocks, std::int64_t layer, TensorView page_table);
 };
@@ -53,26 +60,30 @@ struct RunParams {
   TensorView out;              // [total, Hq, DV]; dtype of q
   TensorView cu_seqlens;       // [N + 1] of the queries
   TensorView starts, lengths;  // [N] each: instead of cu_seqlens
-  TensorView kv_lengths;       // [N]; absent for dense (S) and ragged (from cu_kv) caches means the whole row
-  bool causal = true;          // key position <= query position
-  std::int64_t window = 0;     // > 0: query position - key position < window (without causal: in both directions)
-  std::int64_t chunk = 0;      // > 0: query and key in the same run of `chunk` positions; excludes window
-  TensorView sinks;            // [Hq]: a logit that joins the denominator once; float32, bfloat16, float16
-  double softcap = 0;          // > 0: logits become softcap * tanh(logit / softcap)
+  // [N]; absent for dense (S) and ragged (from cu_kv) caches means the whole row
+  TensorView kv_lengths;
+  bool causal = true;  // key position <= query position
+  // > 0: query position - key position < window (without causal: in both directions)
+  std::int64_t window = 0;
+  std::int64_t chunk =
+      0;               // > 0: query and key in the same run of `chunk` positions; excludes window
+  TensorView sinks;    // [Hq]: a logit that joins the denominator once; float32, bfloat16, float16
+  double softcap = 0;  // > 0: logits become softcap * tanh(logit / softcap)
   std::optional<double> scale;  // absent: 1/sqrt(D)
-  TensorView lse;               // [total, Hq] float32, written: ln of the denominator (sinks included)
+  TensorView lse;  // [total, Hq] float32, written: ln of the denominator (sinks included)
   const char* impl = nullptr;
 };
 
-// Rotary embedding of the keys that are appended. Pairs (i, i + R/2), or (2i, 2i + 1) when interleaved, of the first R
-// values of a head, R = 2 * cos.shape[1].
+// Rotary embedding of the keys that are appended. Pairs (i, i + R/2), or (2i, 2i + 1) when
+// interleaved, of the first R values of a head, R = 2 * cos.shape[1].
 struct Rope {
   TensorView cos, sin;  // [positions, R/2] float32
   bool interleaved = false;
 };
 
-// Writes k and v of this call's tokens into the cache at positions kv_lengths[n] - len[n] + i, quantising where the cache
-// is quantised (scale = largest magnitude of the run / 448 or 127, written to the scales; without scales: saturating).
+// Writes k and v of this call's tokens into the cache at positions kv_lengths[n] - len[n] + i,
+// quantising where the cache is quantised (scale = largest magnitude of the run / 448 or 127,
+// written to the scales; without scales: saturating).
 struct AppendParams {
   KvCache cache;
   TensorView k;                // [total, Hk, D]; float32, bfloat16, float16

@@ -16,14 +16,16 @@
 
 namespace hyla {
 
-// "gdn.decode", "gdn.mtp", "gdn.prefill", "gdn.recurrence", "conv.prefill", "conv.update", "norm.gated_rms",
-// "attention.run", "attention.append".
+// "gdn.decode", "gdn.mtp", "gdn.prefill", "gdn.recurrence", "conv.prefill", "conv.update",
+// "norm.gated_rms", "attention.run", "attention.append".
 HYLA_API std::vector<std::string> operations();
 
-// Names of an operation's implementations, best first, on any device. Unknown operation: InvalidArgument.
+// Names of an operation's implementations, best first, on any device. Unknown operation:
+// InvalidArgument.
 HYLA_API std::vector<std::string> implementations(std::string_view operation);
 
-// Every candidate, best first, with its verdict: the first supported one runs. Invalid arguments throw as the call would.
+// Every candidate, best first, with its verdict: the first supported one runs. Invalid arguments
+// throw as the call would.
 HYLA_API std::vector<Candidate> explain(const gdn::DecodeParams&, const Context& = {});
 HYLA_API std::vector<Candidate> explain(const gdn::MtpParams&, const Context& = {});
 HYLA_API std::vector<Candidate> explain(const gdn::PrefillParams&, const Context& = {});

@@ -8,9 +8,9 @@
 namespace hyla {
 
 struct Context {
-  Device device{};          // all tensors of the call live here
-  Stream stream{};          // required on a GPU
-  int threads = 0;          // CPU: 0 = as many as the machine has; results never depend on it
+  Device device{};               // all tensors of the call live here
+  Stream stream{};               // required on a GPU
+  int threads = 0;               // CPU: 0 = as many as the machine has; results never depend on it
   bool batch_invariant = false;  // a row's bits depend on nothing but the row, heads and dims
   bool programmatic_launch = false;  // GPU: programmatic dependent launch
 };

@@ -1,6 +1,7 @@
 // The small floating-point formats as storage types: bfloat16, float16, float8 e4m3 (finite only,
 // NaN = 0x7f / 0xff). Conversions are exact: to float without loss, from float by round to nearest,
-// ties to even. Float8 saturates to +-448 (as inference engines quantise); infinities become +-448 too.
+// ties to even. Float8 saturates to +-448 (as inference engines quantise); infinities become +-448
+// too.
 #ifndef HYLA_FLOAT_H_
 #define HYLA_FLOAT_H_
 

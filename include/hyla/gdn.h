@@ -1,4 +1,5 @@
-// Gated DeltaNet: recurrence, decode, multi-token (MTP) decode and chunked prefill over state pools.
+// Gated DeltaNet: recurrence, decode, multi-token (MTP) decode and chunked prefill over state
+// pools.
 //
 // One token of one value head, S the state seen as K x V:
 //
@@ -7,14 +8,15 @@
 //     S     = S + k (outer) delta
 //     o     = scale * q^T S
 //
-// Letters: B rows, N sequences, T tokens, total = tokens of all sequences, H query/key heads, HV value
-// heads, K key dim, V value dim (multiples of 8 up to 256). Value head hv uses key head hv / (HV/H).
-// All views may be strided with a contiguous innermost dimension (gates: any strides).
+// Letters: B rows, N sequences, T tokens, total = tokens of all sequences, H query/key heads, HV
+// value heads, K key dim, V value dim (multiples of 8 up to 256). Value head hv uses key head hv /
+// (HV/H). All views may be strided with a contiguous innermost dimension (gates: any strides).
 //
-// Slots. `state` is a pool; row b starts from slot read_slots[b] (absent: b) and its final state goes to
-// write_slots[b] (absent: where it was read). A slot below `first_slot` is null. Null read slot: the row is
-// padding and nothing of it is read or written. Null write slot: only the state write is skipped.
-// A slot past the pool is an error where the host sees the indices, and null on a GPU.
+// Slots. `state` is a pool; row b starts from slot read_slots[b] (absent: b) and its final state
+// goes to write_slots[b] (absent: where it was read). A slot below `first_slot` is null. Null read
+// slot: the row is padding and nothing of it is read or written. Null write slot: only the state
+// write is skipped. A slot past the pool is an error where the host sees the indices, and null on a
+// GPU. A slot that one row writes must not be read or written by another row of the same call.
 #ifndef HYLA_GDN_H_
 #define HYLA_GDN_H_
 
@@ -70,16 +72,18 @@ struct Beta {
 
 // One token a row (seed 001).
 struct DecodeParams {
-  TensorView q;      // [B, H, K] or [B, 1, H, K]; float32, bfloat16, float16
-  TensorView k;      // shape and dtype of q
-  TensorView v;      // [B, HV, V] or [B, 1, HV, V]; dtype of q
-  TensorView state;  // [slots, HV, V, K] (kVK) or [slots, HV, K, V] (kKV); float32, bfloat16, float16; in place
-  TensorView out;    // shape and dtype of v
-  Gate gate;         // value [B, HV] or [B, 1, HV]
-  Beta beta;         // value [B, HV] or [B, 1, HV]
-  TensorView read_slots;    // [B], or [B, S] with read_columns; int32, int64, uint32
-  TensorView read_columns;  // [B]: row b reads read_slots[b, read_columns[b]], the column clamped to the table
-  TensorView write_slots;   // [B]
+  TensorView q;  // [B, H, K] or [B, 1, H, K]; float32, bfloat16, float16
+  TensorView k;  // shape and dtype of q
+  TensorView v;  // [B, HV, V] or [B, 1, HV, V]; dtype of q
+  // [slots, HV, V, K] (kVK) or [slots, HV, K, V] (kKV); float32, bfloat16, float16; in place
+  TensorView state;
+  TensorView out;         // shape and dtype of v
+  Gate gate;              // value [B, HV] or [B, 1, HV]
+  Beta beta;              // value [B, HV] or [B, 1, HV]
+  TensorView read_slots;  // [B], or [B, S] with read_columns; int32, int64, uint32
+  // [B]: row b reads read_slots[b, read_columns[b]], the column clamped to the table
+  TensorView read_columns;
+  TensorView write_slots;  // [B]
   std::int64_t first_slot = 0;
   StateLayout layout = StateLayout::kVK;
   std::optional<double> scale;  // absent: 1/sqrt(K)
@@ -103,11 +107,14 @@ struct MtpParams {
   std::int64_t first_slot = 0;
   TensorView cu_seqlens;       // [B + 1]: rows of different lengths
   TensorView starts, lengths;  // [B] each: the same for rows that do not lie back to back
-  TensorView states_out;       // [>=B, >=T, HV, V, K] or [..., K, V]: the state after every token; any strides outside the
-                               // last two dimensions; float32, bfloat16, float16; excludes step_slots
-  TensorView step_slots;       // [B, >=T]: pool slot of the state after every token; a null slot skips that write. The final
-                               // state is then written only where write_slots is given too
-  TensorView commit_lengths;   // [B]: the final state is the one after that many tokens; 0: as it was
+  // [>=B, >=T, HV, V, K] or [..., K, V]: the state after every token; any strides outside the
+  // last two dimensions; float32, bfloat16, float16; excludes step_slots
+  TensorView states_out;
+  // [B, >=T]: pool slot of the state after every token; a null slot skips that write. The final
+  // state is then written only where write_slots is given too
+  TensorView step_slots;
+  // [B]: the final state is the one after that many tokens; 0: as it was
+  TensorView commit_lengths;
   StateLayout layout = StateLayout::kVK;
   std::optional<double> scale;
   bool l2norm = false;
@@ -116,45 +123,54 @@ struct MtpParams {
   const char* impl = nullptr;
 };
 
-// Chunked prefill over ragged sequences (seed 003). GVA: HV a multiple of Hq = Hk; GQA: Hq a multiple of Hk = HV,
-// then there are Hq outputs and states. Hs = max(Hq, HV).
+// Chunked prefill over ragged sequences (seed 003). GVA: HV a multiple of Hq = Hk; GQA: Hq a
+// multiple of Hk = HV, then there are Hq outputs and states. Hs = max(Hq, HV).
 struct PrefillParams {
-  TensorView q;    // [total, Hq, K]; float32, bfloat16, float16
-  TensorView k;    // [total, Hk, K]
-  TensorView v;    // [total, HV, V]
-  TensorView out;  // [total, Hs, V]; dtype of q
+  TensorView q;                // [total, Hq, K]; float32, bfloat16, float16
+  TensorView k;                // [total, Hk, K]
+  TensorView v;                // [total, HV, V]
+  TensorView out;              // [total, Hs, V]; dtype of q
   TensorView cu_seqlens;       // [N + 1]
   TensorView starts, lengths;  // [N] each: instead of cu_seqlens
-  TensorView state;      // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: start from zero
-  TensorView state_out;  // pool of final states and checkpoint slots; absent: `state`
+  // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: start from
+  // zero
+  TensorView state;
+  TensorView state_out;      // pool of final states and checkpoint slots; absent: `state`
   bool update_state = true;  // are the final states written?
   Gate gate;                 // value [total, Hs]
   Beta beta;                 // value [total, Hs]
   TensorView read_slots, read_columns;  // as in DecodeParams, rows are sequences
   TensorView write_slots;               // [N]; absent: the read slots
   std::int64_t first_slot = 0;
-  TensorView has_initial_state;  // [N] bool or uint8; false: start from zero whatever the pool holds
-  std::int64_t checkpoint_every = 0;  // a multiple of 64; 0: none. floor(length / every) checkpoints a sequence
-  TensorView checkpoint_offsets;      // [N, C]: token counts in rising order instead; a negative entry ends the list
-  TensorView checkpoints;             // [total_checkpoints, Hs, V, K] or [..., K, V]: where checkpoints go; float32, bfloat16, float16
-  TensorView checkpoint_starts;       // [N + 1] int64: the i-th checkpoint of sequence n goes to row checkpoint_starts[n] + i
-  TensorView checkpoint_slots;        // [N, C]: or straight into pool slots; a null slot skips that write
+  // [N] bool or uint8; false: start from zero whatever the pool holds
+  TensorView has_initial_state;
+  // a multiple of 64; 0: none. floor(length / every) checkpoints a sequence
+  std::int64_t checkpoint_every = 0;
+  // [N, C]: token counts in rising order instead; a negative entry ends the list
+  TensorView checkpoint_offsets;
+  // [total_checkpoints, Hs, V, K] or [..., K, V]: where checkpoints go; float32, bfloat16,
+  // float16
+  TensorView checkpoints;
+  // [N + 1] int64: the i-th checkpoint of sequence n goes to row checkpoint_starts[n] + i
+  TensorView checkpoint_starts;
+  TensorView checkpoint_slots;  // [N, C]: or straight into pool slots; a null slot skips that write
   StateLayout layout = StateLayout::kVK;
   std::optional<double> scale;
   bool l2norm = false;
   double l2norm_eps = 1e-6;
-  std::optional<double> decay_cutoff_log2;  // a kernel may drop terms that decayed below 2^-this; the reference drops none
+  // a kernel may drop terms that decayed below 2^-this; the reference drops none
+  std::optional<double> decay_cutoff_log2;
   const char* impl = nullptr;
 };
 
-// Ragged recurrence over packed q | k | v rows (seed 000), token by token. Every stride is honoured, those of the
-// innermost dimensions too.
+// Ragged recurrence over packed q | k | v rows (seed 000), token by token. Every stride is
+// honoured, those of the innermost dimensions too.
 struct RecurrenceParams {
-  TensorView qkv;  // [total, 2*H*K + HV*V]: q heads, k heads, v heads; float32, bfloat16, float16
+  TensorView qkv;    // [total, 2*H*K + HV*V]: q heads, k heads, v heads; float32, bfloat16, float16
   TensorView state;  // [slots, HV, K, V] (kKV) or [slots, HV, V, K] (kVK); in place
   TensorView out;    // [total, HV*V]; dtype of qkv
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // H, HV, K, V
-  TensorView cu_seqlens;       // [N + 1]
+  TensorView cu_seqlens;                                                    // [N + 1]
   TensorView starts, lengths;  // [N] each: instead of cu_seqlens
   Gate gate;                   // value [total, HV]
   Beta beta;                   // value [total, HV]
@@ -169,7 +185,8 @@ struct RecurrenceParams {
 
 HYLA_API void decode(const DecodeParams& params, const Context& context = {});
 HYLA_API void mtp(const MtpParams& params, const Context& context = {});
-HYLA_API void prefill(const PrefillParams& params, Workspace workspace = {}, const Context& context = {});
+HYLA_API void prefill(const PrefillParams& params, Workspace workspace = {},
+                      const Context& context = {});
 HYLA_API void recurrence(const RecurrenceParams& params, const Context& context = {});
 
 // Upper bounds of all prefill calls that will share a workspace.

@@ -104,8 +104,8 @@ struct TensorView {
   // A dense row-major tensor. Inputs are never written through a view, so const data is taken too.
   template <class T>
   TensorView(T* pointer, std::initializer_list<std::int64_t> dims, Device where = Device::cpu())
-      : TensorView(dense(const_cast<void*>(static_cast<const void*>(pointer)), dtype_of<T>, dims,
-                         where)) {
+      : TensorView(
+            dense(const_cast<void*>(static_cast<const void*>(pointer)), dtype_of<T>, dims, where)) {
     static_assert(dtype_of<T> != DType::kNone, "hyla has no DType for this element type");
   }
 
@@ -121,7 +121,8 @@ struct TensorView {
   HYLA_API TensorView slice(int dim, std::int64_t begin, std::int64_t length) const;
   HYLA_API TensorView select(int dim, std::int64_t index) const;  // drops `dim`
   HYLA_API TensorView swap(int dim_a, int dim_b) const;
-  HYLA_API TensorView split(int dim, std::int64_t inner) const;  // [.., n, ..] -> [.., n/inner, inner, ..]
+  HYLA_API TensorView split(int dim,
+                            std::int64_t inner) const;  // [.., n, ..] -> [.., n/inner, inner, ..]
 };
 
 HYLA_API std::string describe(const TensorView& view);  // "float32 [2, 3] on cpu, strides [3, 1]"

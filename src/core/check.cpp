@@ -47,7 +47,9 @@ Word parse(std::string_view word) {
   return result;
 }
 
-bool is_number(std::string_view letter) { return letter[0] >= '0' && letter[0] <= '9'; }
+bool is_number(std::string_view letter) {
+  return letter.find_first_not_of("0123456789") == std::string_view::npos;
+}
 
 std::int64_t number(std::string_view letter) {
   std::int64_t value = 0;
@@ -67,8 +69,8 @@ bool extent_bytes(const TensorView& view, std::int64_t& bytes) {
   return !__builtin_mul_overflow(last, static_cast<std::int64_t>(size_of(view.dtype)), &bytes);
 }
 
-// No two indices share an element: each stride steps over everything the smaller ones reach. (Sufficient; exotic
-// interleavings that it refuses do not occur in tensors that anyone writes.)
+// No two indices share an element: each stride steps over everything the smaller ones reach.
+// (Sufficient; exotic interleavings that it refuses do not occur in tensors that anyone writes.)
 bool overlaps_itself(const TensorView& view) {
   int order[TensorView::kMaxRank];
   int count = 0;
@@ -105,7 +107,8 @@ void fail(std::string_view argument, std::string_view expected, std::string_view
 
 const Shapes::Letter* Shapes::find(std::string_view letter) const {
   for (int i = 0; i < count_; ++i) {
-    if (letters_[static_cast<std::size_t>(i)].name == letter) return &letters_[static_cast<std::size_t>(i)];
+    if (letters_[static_cast<std::size_t>(i)].name == letter)
+      return &letters_[static_cast<std::size_t>(i)];
   }
   return nullptr;
 }
@@ -128,7 +131,8 @@ std::string Shapes::expectation(std::string_view pattern) const {
     shape += (shape.empty() ? "" : ", ") + std::string(word);
     const Letter* found = find(parse(word).letter);
     if (found != nullptr) {
-      known += (known.empty() ? " with " : ", ") + std::string(found->name) + " = " + text(found->size);
+      known +=
+          (known.empty() ? " with " : ", ") + std::string(found->name) + " = " + text(found->size);
     }
   }
   return "shape [" + shape + "]" + known;
@@ -150,8 +154,7 @@ void Shapes::match(std::string_view argument, const TensorView& view, std::strin
       if (size < word.plus) good = false;
       continue;  // bound below, once the whole shape is known to match
     }
-    const std::int64_t wanted =
-        (found == nullptr ? number(word.letter) : found->size) + word.plus;
+    const std::int64_t wanted = (found == nullptr ? number(word.letter) : found->size) + word.plus;
     if (word.at_least ? size < wanted : size != wanted) good = false;
   }
   if (!good || d != view.rank) {
@@ -162,6 +165,18 @@ void Shapes::match(std::string_view argument, const TensorView& view, std::strin
     if (!is_number(word.letter) && find(word.letter) == nullptr) {
       bind(word.letter, view.shape[d] - word.plus);
     }
+  }
+}
+
+void check_context(const Context& context) {
+  const bool cuda = context.device.kind == Device::Kind::kCuda;
+  if (context.device.index < 0) {
+    fail("context.device", "an index >= 0", text(std::int64_t{context.device.index}));
+  }
+  if (cuda && !context.stream.present()) fail("context.stream", "a CUDA stream", "none");
+  if (!cuda && context.stream.present()) fail("context.stream", "none on a CPU", "a CUDA stream");
+  if (context.threads < 0) {
+    fail("context.threads", "a number >= 0", text(std::int64_t{context.threads}));
   }
 }
 
@@ -188,8 +203,10 @@ void check_tensor(std::string_view argument, const TensorView& view, DTypes dtyp
   if (!extent_bytes(view, bytes)) fail(argument, "fewer than 2^63 bytes", describe(view));
   if (view.data == nullptr) fail(argument, "memory", "a null pointer for " + describe(view));
   if (reinterpret_cast<std::uintptr_t>(view.data) % size_of(view.dtype) != 0) {
-    fail(argument, "a pointer aligned to its " + text(static_cast<std::int64_t>(size_of(view.dtype))) +
-                       "-byte elements", "a misaligned one");
+    fail(argument,
+         "a pointer aligned to its " + text(static_cast<std::int64_t>(size_of(view.dtype))) +
+             "-byte elements",
+         "a misaligned one");
   }
   if (inner == Inner::kContiguous && view.rank > 0 && view.shape[view.rank - 1] > 1 &&
       view.strides[view.rank - 1] != 1) {

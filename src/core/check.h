@@ -1,4 +1,5 @@
-// The vocabulary of argument checking. Every function throws InvalidArgument with the argument's name first.
+// The vocabulary of argument checking. Every function throws InvalidArgument with the argument's
+// name first.
 #pragma once
 
 #include <hyla/context.h>
@@ -35,9 +36,9 @@ enum class Inner {
 
 enum class Access { kRead, kWrite };
 
-// Sizes by letter. The first tensor that mentions a letter gives it its size; the others must agree.
-// A pattern is letters and numbers separated by blanks: "B 1 H K". ">=B" means at least that many,
-// "B+1" one more.
+// Sizes by letter. The first tensor that mentions a letter gives it its size; the others must
+// agree. A pattern is letters and numbers separated by blanks: "B 1 H K". ">=B" means at least that
+// many, "B+1" one more.
 class Shapes {
  public:
   void match(std::string_view argument, const TensorView& view, std::string_view pattern);
@@ -54,6 +55,9 @@ class Shapes {
   int count_ = 0;
   const Letter* find(std::string_view letter) const;
 };
+
+// Streams where the device has them, a sane thread count.
+void check_context(const Context& context);
 
 // Presence, device, dtype, sane sizes and strides, pointer; not the shape.
 void check_tensor(std::string_view argument, const TensorView& view, DTypes dtypes,

@@ -1,5 +1,6 @@
-// Do two strided tensors share memory? Exact answers are expensive in general; these rules are sound (no shared element
-// goes unseen) and precise for what engines pass: separate buffers, and slices of one packed buffer.
+// Do two strided tensors share memory? Exact answers are expensive in general; these rules are
+// sound (no shared element goes unseen) and precise for what engines pass: separate buffers, and
+// slices of one packed buffer.
 #include <algorithm>
 #include <cstdint>
 
@@ -29,8 +30,9 @@ int widest(const TensorView& view) {
   return dim;
 }
 
-// Both tensors repeat with the same period (the row pitch of a packed buffer): compare what one period holds. Peels
-// the widest dimension and goes on, since slices of slices share several pitches.
+// Both tensors repeat with the same period (the row pitch of a packed buffer): compare what one
+// period holds. Peels the widest dimension and goes on, since slices of slices share several
+// pitches.
 bool may_overlap(TensorView a, TensorView b) {
   for (;;) {
     Range ra = bounds(a), rb = bounds(b);
@@ -84,7 +86,8 @@ void Overlaps::check() const {
       const Entry& b = entries_[static_cast<std::size_t>(j)];
       if (j == i || (b.written && j < i)) continue;
       if (may_overlap(a.view, b.view)) {
-        fail(a.argument, "memory that no other argument uses", "memory shared with " + std::string(b.argument));
+        fail(a.argument, "memory that no other argument uses",
+             "memory shared with " + std::string(b.argument));
       }
     }
   }

@@ -1,5 +1,6 @@
-// Slots and sequences: the index arguments that most operations share. On a CPU their contents are checked too, so that
-// nothing out of range is ever dereferenced; on a GPU a kernel treats what is out of range as null.
+// Slots and sequences: the index arguments that most operations share. On a CPU their contents are
+// checked too, so that nothing out of range is ever dereferenced; on a GPU a kernel treats what is
+// out of range as null.
 #include <algorithm>
 #include <vector>
 
@@ -42,7 +43,8 @@ void check_starts(const Sequences& sequences) {
     return sequences.begin(a) < sequences.begin(b);
   });
   for (std::size_t i = 1; i < order.size(); ++i) {
-    if (sequences.begin(order[i - 1]) + sequences.length(order[i - 1]) > sequences.begin(order[i])) {
+    if (sequences.begin(order[i - 1]) + sequences.length(order[i - 1]) >
+        sequences.begin(order[i])) {
       fail("starts", "rows that share no token",
            "rows " + text(order[i - 1]) + " and " + text(order[i]));
     }
@@ -61,7 +63,8 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
   shapes.bind("B", rows);
   if (arguments.read_slots.present()) {
     const bool table = arguments.read_slots.rank == 2;
-    slots.read = check_indices("read_slots", arguments.read_slots, table ? "B S" : "B", shapes, context);
+    slots.read =
+        check_indices("read_slots", arguments.read_slots, table ? "B S" : "B", shapes, context);
     if (table && !arguments.read_columns.present()) {
       fail("read_columns", "the column of each row, because read_slots is a table", "none");
     }
@@ -75,7 +78,8 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
     }
   }
   if (arguments.read_columns.present()) {
-    slots.read_columns = check_indices("read_columns", arguments.read_columns, "B", shapes, context);
+    slots.read_columns =
+        check_indices("read_columns", arguments.read_columns, "B", shapes, context);
   }
   if (arguments.write_slots.present()) {
     slots.write = check_indices("write_slots", arguments.write_slots, "B", shapes, context);
@@ -97,7 +101,8 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
 }
 
 bool any_given(const SequenceArguments& arguments) {
-  return arguments.cu_seqlens.present() || arguments.starts.present() || arguments.lengths.present();
+  return arguments.cu_seqlens.present() || arguments.starts.present() ||
+         arguments.lengths.present();
 }
 
 std::int64_t rows_of(const SequenceArguments& arguments) {
@@ -119,13 +124,15 @@ Sequences check_sequences(const SequenceArguments& arguments, std::int64_t total
   if (arguments.cu_seqlens.present()) {
     check_absent("starts", arguments.starts, "beside cu_seqlens");
     check_absent("lengths", arguments.lengths, "beside cu_seqlens");
-    sequences.cu_seqlens = check_indices("cu_seqlens", arguments.cu_seqlens, "N+1", shapes, context);
+    sequences.cu_seqlens =
+        check_indices("cu_seqlens", arguments.cu_seqlens, "N+1", shapes, context);
     sequences.rows = shapes["N"];
     if (on_host(context)) check_cu_seqlens(sequences);
     return sequences;
   }
   if (!arguments.starts.present()) {
-    fail(arguments.lengths.present() ? "starts" : "cu_seqlens", "row offsets, or starts and lengths", "none");
+    fail(arguments.lengths.present() ? "starts" : "cu_seqlens",
+         "row offsets, or starts and lengths", "none");
   }
   sequences.starts = check_indices("starts", arguments.starts, "N", shapes, context);
   sequences.lengths = check_indices("lengths", arguments.lengths, "N", shapes, context);

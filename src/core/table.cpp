@@ -11,7 +11,8 @@ void check_workspace(std::size_t required, const Workspace& workspace, const Con
   if (workspace.bytes < required) throw WorkspaceTooSmall(required, workspace.bytes);
   if (workspace.data == nullptr) fail("workspace", "memory", "a null pointer");
   if (workspace.device != context.device) {
-    fail("workspace", "memory on " + name_of(context.device), "memory on " + name_of(workspace.device));
+    fail("workspace", "memory on " + name_of(context.device),
+         "memory on " + name_of(workspace.device));
   }
   if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) {
     fail("workspace", "memory aligned to 256 bytes", "a misaligned pointer");

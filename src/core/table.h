@@ -17,7 +17,8 @@ template <class Problem>
 struct Implementation {
   const char* name;
   Device::Kind device;
-  // Null when it takes the problem, otherwise the reason why not, as static text. Null pointer: takes every problem.
+  // Null when it takes the problem, otherwise the reason why not, as static text. Null pointer:
+  // takes every problem.
   const char* (*refuses)(const Problem&, const Context&);
   // Scratch memory it needs for this problem. Null pointer: none.
   std::size_t (*workspace_bytes)(const Problem&);

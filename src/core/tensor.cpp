@@ -85,7 +85,8 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t length) c
                           "begin " + std::to_string(begin) + ", length " + std::to_string(length));
   }
   TensorView view = *this;
-  view.data = static_cast<char*>(data) + begin * strides[dim] * static_cast<std::int64_t>(size_of(dtype));
+  view.data =
+      static_cast<char*>(data) + begin * strides[dim] * static_cast<std::int64_t>(size_of(dtype));
   view.shape[dim] = length;
   return view;
 }

@@ -1,5 +1,5 @@
-// The checked forms in which tensors reach an implementation: plain data, passable to a kernel by value, with the
-// strides named after what they step over instead of numbered.
+// The checked forms in which tensors reach an implementation: plain data, passable to a kernel by
+// value, with the strides named after what they step over instead of numbered.
 #pragma once
 
 #include <hyla/tensor.h>
@@ -40,15 +40,16 @@ struct VectorView {
   bool present() const { return dtype != DType::kNone; }
 };
 
-// Values of tokens: [B, T, heads, dim] (row_stride used) or ragged [total, heads, dim] (row_stride 0).
-// Gates have no dim.
+// Values of tokens: [B, T, heads, dim] (row_stride used) or ragged [total, heads, dim] (row_stride
+// 0). Gates have no dim.
 struct TokenView {
   void* data = nullptr;
   DType dtype = DType::kNone;
   std::int64_t row_stride = 0, token_stride = 0, head_stride = 0, dim_stride = 0;
 
   bool present() const { return dtype != DType::kNone; }
-  // `token` counts from the row's start when rows have a stride, from the start of the batch when ragged.
+  // `token` counts from the row's start when rows have a stride, from the start of the batch when
+  // ragged.
   std::int64_t offset(std::int64_t row, std::int64_t token, std::int64_t head,
                       std::int64_t dim = 0) const {
     return row * row_stride + token * token_stride + head * head_stride + dim * dim_stride;
@@ -77,7 +78,7 @@ inline constexpr std::int64_t kNullSlot = -1;
 // Which pool slot row b reads and writes; kNullSlot for "none".
 struct Slots {
   IndexView read, read_columns, write;
-  std::int64_t first = 0;                       // an index below it is null
+  std::int64_t first = 0;                        // an index below it is null
   std::int64_t read_limit = 0, write_limit = 0;  // pool sizes: an index at or past it is null
 
   std::int64_t checked(std::int64_t slot, std::int64_t limit) const {

@@ -1,0 +1,40 @@
+#include <hyla/backend.h>
+
+#include <functional>
+
+#include "core/check.h"
+#include "ops/tables.h"
+
+namespace hyla {
+namespace {
+
+struct Operation {
+  const char* name;
+  std::vector<std::string> (*implementations)();
+};
+
+constexpr Operation kOperations[] = {
+    {"gdn.decode", ops::gdn_decode_implementations},
+    {"gdn.mtp", ops::gdn_mtp_implementations},
+    {"gdn.prefill", ops::gdn_prefill_implementations},
+    {"gdn.recurrence", ops::gdn_recurrence_implementations},
+};
+
+}  // namespace
+
+std::vector<std::string> operations() {
+  std::vector<std::string> names;
+  for (const Operation& operation : kOperations) names.emplace_back(operation.name);
+  return names;
+}
+
+std::vector<std::string> implementations(std::string_view operation) {
+  std::string known;
+  for (const Operation& candidate : kOperations) {
+    if (operation == candidate.name) return candidate.implementations();
+    known += (known.empty() ? "" : ", ") + std::string(candidate.name);
+  }
+  core::fail("operation", "one of " + known, operation);
+}
+
+}  // namespace hyla

@@ -1,0 +1,33 @@
+// The implementations of gdn.mtp, best first, and the public entry points over them.
+#include <hyla/backend.h>
+
+#include "core/table.h"
+#include "ops/tables.h"
+#include "problem/gdn_mtp.h"
+#include "reference/gdn.h"
+
+namespace hyla {
+namespace {
+
+using Problem = gdn::MtpProblem;
+
+constexpr core::Implementation<Problem> kTable[] = {
+    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::mtp},
+};
+constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
+
+}  // namespace
+
+namespace ops {
+std::vector<std::string> gdn_mtp_implementations() { return core::names(table()); }
+}  // namespace ops
+
+std::vector<Candidate> explain(const gdn::MtpParams& params, const Context& context) {
+  return core::explain(table(), gdn::validate(params, context), context);
+}
+
+void gdn::mtp(const MtpParams& params, const Context& context) {
+  core::dispatch("gdn.mtp", table(), validate(params, context), params.impl, {}, context);
+}
+
+}  // namespace hyla

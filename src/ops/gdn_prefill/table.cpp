@@ -1,0 +1,39 @@
+// The implementations of gdn.prefill, best first, and the public entry points over them.
+#include <hyla/backend.h>
+
+#include "core/table.h"
+#include "ops/tables.h"
+#include "problem/gdn_prefill.h"
+#include "reference/gdn.h"
+
+namespace hyla {
+namespace {
+
+using Problem = gdn::PrefillProblem;
+
+constexpr core::Implementation<Problem> kTable[] = {
+    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::prefill},
+};
+constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
+
+}  // namespace
+
+namespace ops {
+std::vector<std::string> gdn_prefill_implementations() { return core::names(table()); }
+}  // namespace ops
+
+std::vector<Candidate> explain(const gdn::PrefillParams& params, const Context& context) {
+  return core::explain(table(), gdn::validate(params, context), context);
+}
+
+void gdn::prefill(const PrefillParams& params, Workspace workspace, const Context& context) {
+  core::dispatch("gdn.prefill", table(), validate(params, context), params.impl, workspace,
+                 context);
+}
+
+std::size_t gdn::prefill_workspace_bytes(const PrefillBounds& bounds) {
+  check_bounds(bounds);
+  return 0;  // the reference keeps its state on its own stack of vectors
+}
+
+}  // namespace hyla

@@ -1,0 +1,33 @@
+// The implementations of gdn.recurrence, best first, and the public entry points over them.
+#include <hyla/backend.h>
+
+#include "core/table.h"
+#include "ops/tables.h"
+#include "problem/gdn_recurrence.h"
+#include "reference/gdn.h"
+
+namespace hyla {
+namespace {
+
+using Problem = gdn::RecurrenceProblem;
+
+constexpr core::Implementation<Problem> kTable[] = {
+    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::recurrence},
+};
+constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
+
+}  // namespace
+
+namespace ops {
+std::vector<std::string> gdn_recurrence_implementations() { return core::names(table()); }
+}  // namespace ops
+
+std::vector<Candidate> explain(const gdn::RecurrenceParams& params, const Context& context) {
+  return core::explain(table(), gdn::validate(params, context), context);
+}
+
+void gdn::recurrence(const RecurrenceParams& params, const Context& context) {
+  core::dispatch("gdn.recurrence", table(), validate(params, context), params.impl, {}, context);
+}
+
+}  // namespace hyla

@@ -1,0 +1,75 @@
+// What all GDN operations have in common once their arguments are checked: plain data that an
+// implementation may pass to a kernel by value.
+#pragma once
+
+#include <hyla/gdn.h>
+
+#include "core/check.h"
+#include "core/views.h"
+
+namespace hyla::gdn {
+
+struct GateView {
+  Gate::Kind kind = Gate::Kind::kNone;
+  core::TokenView value;            // [.., heads], dim_stride unused
+  core::VectorView A_log, dt_bias;  // [heads], kRaw
+};
+
+struct BetaView {
+  Beta::Kind kind = Beta::Kind::kNone;
+  core::TokenView value;
+};
+
+// [slots, heads, K, V] or [slots, heads, V, K]: the layout is in the strides.
+struct PoolView {
+  void* data = nullptr;
+  DType dtype = DType::kNone;
+  std::int64_t slots = 0;
+  std::int64_t slot_stride = 0, head_stride = 0, k_stride = 0, v_stride = 0;
+
+  bool present() const { return dtype != DType::kNone; }
+};
+
+struct NormView {
+  core::TokenView z;
+  core::VectorView weight;
+  double eps = 0;
+  norm::Activation gate = norm::Activation::kSilu;
+
+  bool present() const { return z.present(); }
+};
+
+struct Problem {
+  core::Sequences sequences;  // decode: one token a row
+  std::int64_t q_heads = 0, k_heads = 0, v_heads = 0;
+  std::int64_t heads = 0;  // of outputs, states and gates: max(q_heads, v_heads)
+  std::int64_t K = 0, V = 0;
+  core::TokenView q, k, v, out;
+  GateView gate;
+  BetaView beta;
+  PoolView initial;  // where rows start; absent: from zero
+  PoolView final;    // where final states go; absent: nowhere
+  core::Slots slots;
+  StateLayout layout = StateLayout::kVK;
+  double scale = 0;
+  bool l2norm = false;
+  double l2norm_eps = 0;
+  NormView norm;
+};
+
+// The pieces that check groups of arguments.
+core::TokenView token_view(const TensorView& view, bool ragged, bool has_dim);
+GateView check_gate(const Gate& gate, std::string_view pattern, core::Shapes& shapes, bool ragged,
+                    const Context& context);
+BetaView check_beta(const Beta& beta, std::string_view pattern, core::Shapes& shapes, bool ragged,
+                    const Context& context);
+NormView check_norm(const norm::GatedNorm& norm, std::string_view pattern, core::Shapes& shapes,
+                    bool ragged, const Context& context);
+PoolView check_pool(std::string_view argument, const TensorView& view, std::string_view pattern,
+                    StateLayout layout, core::Inner inner, core::Shapes& shapes,
+                    const Context& context);
+void check_numbers(Problem& problem, const std::optional<double>& scale, bool l2norm,
+                   double l2norm_eps);
+void check_value_heads(std::int64_t H, std::int64_t HV);  // HV a multiple of H
+
+}  // namespace hyla::gdn

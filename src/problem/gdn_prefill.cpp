@@ -1,0 +1,247 @@
+#include "problem/gdn_prefill.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace hyla::gdn {
+namespace {
+
+using core::fail;
+using core::text;
+
+// GVA: HV a multiple of Hq = Hk. GQA: Hq a multiple of Hk = HV.
+std::int64_t check_heads(std::int64_t Hq, std::int64_t Hk, std::int64_t HV) {
+  if (Hq < 1) fail("q", "at least one head", text(Hq));
+  const bool gva = Hk == Hq && HV >= Hq && HV % Hq == 0;
+  const bool gqa = Hk == HV && Hk >= 1 && Hq % Hk == 0;
+  if (!gva && !gqa) {
+    fail(Hk == Hq ? "v" : "k",
+         "heads with v a multiple of q = k (GVA) or q a multiple of k = v (GQA)",
+         "q " + text(Hq) + ", k " + text(Hk) + ", v " + text(HV));
+  }
+  return std::max(Hq, HV);
+}
+
+std::string_view pool_pattern(StateLayout layout) {
+  return layout == StateLayout::kKV ? "slots Hs K V" : "slots Hs V K";
+}
+
+void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& shapes,
+                  const Context& context) {
+  p.layout = params.layout;
+  if (params.state.present()) {
+    p.initial = check_pool("state", params.state, pool_pattern(params.layout), params.layout,
+                           core::Inner::kContiguous, shapes, context);
+  }
+  p.final = p.initial;
+  if (params.state_out.present()) {
+    p.final =
+        check_pool("state_out", params.state_out,
+                   params.layout == StateLayout::kKV ? "out_slots Hs K V" : "out_slots Hs V K",
+                   params.layout, core::Inner::kContiguous, shapes, context);
+  }
+  // Without a pool every slot is as good as any other: rows are never padding by being out of
+  // range.
+  constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t rows = p.sequences.rows;
+  if (!params.read_slots.present() && !params.write_slots.present() && params.state_out.present() &&
+      rows > p.final.slots) {
+    fail("state_out", "at least " + text(rows) + " slots, one a row, without write_slots",
+         text(p.final.slots));
+  }
+  p.slots = core::check_slots({params.read_slots, params.read_columns, params.write_slots,
+                               params.first_slot, p.initial.present() ? p.initial.slots : kNoLimit,
+                               p.final.present() ? p.final.slots : kNoLimit, "state"},
+                              rows, context);
+  if (params.has_initial_state.present()) {
+    if (!params.state.present())
+      fail("state", "a pool, because has_initial_state is given", "none");
+    shapes.bind("N", rows);
+    p.has_initial_state = core::check_indices("has_initial_state", params.has_initial_state, "N",
+                                              shapes, context, core::kMaskTypes);
+  }
+}
+
+// Which tokens are checkpoints, on the host.
+void check_offsets(const PrefillProblem& p) {
+  for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
+    std::int64_t before = -1;
+    for (std::int64_t i = 0; i < p.checkpoint_count(n); ++i) {
+      const std::int64_t offset = p.checkpoint_offsets.at(n, i);
+      if (offset <= before || offset > p.sequences.length(n)) {
+        fail("checkpoint_offsets",
+             "rising token counts up to the sequence's " + text(p.sequences.length(n)),
+             text(offset) + " in row " + text(n));
+      }
+      before = offset;
+    }
+  }
+}
+
+// Where they go, on the host.
+void check_destinations(const PrefillProblem& p) {
+  for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
+    const std::int64_t count = p.checkpoint_count(n);
+    if (p.checkpoints.present()) {
+      const std::int64_t begin = p.checkpoint_starts.at(n), end = p.checkpoint_starts.at(n + 1);
+      if (begin < 0 || end > p.checkpoints.slots || end - begin != count) {
+        fail("checkpoint_starts",
+             "room for the " + text(count) + " checkpoints of row " + text(n) + " among the " +
+                 text(p.checkpoints.slots) + " given",
+             text(begin) + " to " + text(end));
+      }
+      continue;
+    }
+    if (count > p.checkpoint_slots.columns) {
+      fail("checkpoint_slots", "room for the " + text(count) + " checkpoints of row " + text(n),
+           text(p.checkpoint_slots.columns) + " columns");
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t slot = p.checkpoint_slots.at(n, i);
+      if (slot >= p.slots.first && slot >= p.final.slots) {
+        fail("checkpoint_slots", "slots below " + text(p.final.slots),
+             text(slot) + " in row " + text(n));
+      }
+    }
+  }
+}
+
+void check_checkpoints(PrefillProblem& p, const PrefillParams& params, core::Shapes& shapes,
+                       const Context& context) {
+  const bool every = params.checkpoint_every != 0, listed = params.checkpoint_offsets.present();
+  if (params.checkpoint_every < 0 || params.checkpoint_every % kCheckpointGranule != 0) {
+    fail("checkpoint_every", "a multiple of 64, or 0 for none", text(params.checkpoint_every));
+  }
+  if (!every && !listed) {
+    const char* reason = "without checkpoint_every or checkpoint_offsets";
+    core::check_absent("checkpoints", params.checkpoints, reason);
+    core::check_absent("checkpoint_starts", params.checkpoint_starts, reason);
+    core::check_absent("checkpoint_slots", params.checkpoint_slots, reason);
+    return;
+  }
+  if (every && listed) fail("checkpoint_offsets", "none beside checkpoint_every", "both");
+  p.checkpoint_every = params.checkpoint_every;
+  core::Shapes columns;
+  columns.bind("N", p.sequences.rows);
+  if (listed) {
+    p.checkpoint_offsets = core::check_indices("checkpoint_offsets", params.checkpoint_offsets,
+                                               "N C", columns, context);
+  }
+  if (params.checkpoint_slots.present()) {
+    core::check_absent("checkpoints", params.checkpoints, "beside checkpoint_slots");
+    core::check_absent("checkpoint_starts", params.checkpoint_starts, "beside checkpoint_slots");
+    if (!p.final.present()) fail("state", "a pool for checkpoint_slots", "none");
+    p.checkpoint_slots =
+        core::check_indices("checkpoint_slots", params.checkpoint_slots, "N C", columns, context);
+  } else {
+    p.checkpoints =
+        check_pool("checkpoints", params.checkpoints,
+                   params.layout == StateLayout::kKV ? "checkpoints Hs K V" : "checkpoints Hs V K",
+                   params.layout, core::Inner::kContiguous, shapes, context);
+    p.checkpoint_starts =
+        core::check_indices("checkpoint_starts", params.checkpoint_starts, "N+1", columns, context);
+  }
+  if (context.device.kind != Device::Kind::kCpu) return;
+  if (listed) check_offsets(p);
+  check_destinations(p);
+}
+
+void check_no_overlap(const PrefillParams& params) {
+  core::Overlaps overlaps;
+  overlaps.writes("out", params.out);
+  overlaps.writes("state", params.state);
+  overlaps.writes("state_out", params.state_out);
+  overlaps.writes("checkpoints", params.checkpoints);
+  overlaps.reads("q", params.q);
+  overlaps.reads("k", params.k);
+  overlaps.reads("v", params.v);
+  overlaps.reads("gate", params.gate.value);
+  overlaps.reads("A_log", params.gate.A_log);
+  overlaps.reads("dt_bias", params.gate.dt_bias);
+  overlaps.reads("beta", params.beta.value);
+  overlaps.reads("cu_seqlens", params.cu_seqlens);
+  overlaps.reads("starts", params.starts);
+  overlaps.reads("lengths", params.lengths);
+  overlaps.reads("read_slots", params.read_slots);
+  overlaps.reads("read_columns", params.read_columns);
+  overlaps.reads("write_slots", params.write_slots);
+  overlaps.reads("has_initial_state", params.has_initial_state);
+  overlaps.reads("checkpoint_offsets", params.checkpoint_offsets);
+  overlaps.reads("checkpoint_starts", params.checkpoint_starts);
+  overlaps.reads("checkpoint_slots", params.checkpoint_slots);
+  overlaps.check();
+}
+
+}  // namespace
+
+std::int64_t PrefillProblem::checkpoint_count(std::int64_t row) const {
+  if (checkpoint_every > 0) return sequences.length(row) / checkpoint_every;
+  if (!checkpoint_offsets.present()) return 0;
+  std::int64_t count = 0;
+  while (count < checkpoint_offsets.columns && checkpoint_offsets.at(row, count) >= 0) ++count;
+  return count;
+}
+
+PrefillProblem validate(const PrefillParams& params, const Context& context) {
+  using core::Access;
+  using core::Inner;
+  core::check_context(context);
+  PrefillProblem p;
+  core::Shapes shapes;
+  core::check_tensor("q", params.q, core::kFloatTypes, context, Inner::kContiguous, Access::kRead);
+  shapes.match("q", params.q, "total Hq K");
+  core::check_tensor("k", params.k, {params.q.dtype}, context, Inner::kContiguous, Access::kRead);
+  shapes.match("k", params.k, "total Hk K");
+  core::check_tensor("v", params.v, {params.q.dtype}, context, Inner::kContiguous, Access::kRead);
+  shapes.match("v", params.v, "total HV V");
+  core::check_head_dim("q", shapes["K"], "K");
+  core::check_head_dim("v", shapes["V"], "V");
+  p.q_heads = shapes["Hq"];
+  p.k_heads = shapes["Hk"];
+  p.v_heads = shapes["HV"];
+  p.heads = check_heads(p.q_heads, p.k_heads, p.v_heads);
+  shapes.bind("Hs", p.heads);
+  core::check_tensor("out", params.out, {params.q.dtype}, context, Inner::kContiguous,
+                     Access::kWrite);
+  shapes.match("out", params.out, "total Hs V");
+  p.gate = check_gate(params.gate, "total Hs", shapes, true, context);
+  p.beta = check_beta(params.beta, "total Hs", shapes, true, context);
+  p.sequences = core::check_sequences({params.cu_seqlens, params.starts, params.lengths},
+                                      shapes["total"], context);
+  check_states(p, params, shapes, context);
+  check_checkpoints(p, params, shapes, context);
+  if (!params.update_state) p.slots.write_limit = 0;  // every write slot is null
+
+  p.K = shapes["K"];
+  p.V = shapes["V"];
+  p.q = token_view(params.q, true, true);
+  p.k = token_view(params.k, true, true);
+  p.v = token_view(params.v, true, true);
+  p.out = token_view(params.out, true, true);
+  check_numbers(p, params.scale, params.l2norm, params.l2norm_eps);
+  if (params.decay_cutoff_log2.has_value()) {
+    core::check_positive("decay_cutoff_log2", *params.decay_cutoff_log2);
+    p.decay_cutoff_log2 = *params.decay_cutoff_log2;
+  }
+  check_no_overlap(params);
+  return p;
+}
+
+void check_bounds(const PrefillBounds& bounds) {
+  const auto at_least = [](const char* name, std::int64_t value, std::int64_t least) {
+    if (value < least) fail(name, "a number >= " + text(least), text(value));
+  };
+  at_least("max_sequences", bounds.max_sequences, 0);
+  at_least("max_tokens", bounds.max_tokens, 0);
+  at_least("query_heads", bounds.query_heads, 1);
+  at_least("key_heads", bounds.key_heads, 1);
+  at_least("value_heads", bounds.value_heads, 1);
+  check_heads(bounds.query_heads, bounds.key_heads, bounds.value_heads);
+  core::check_head_dim("key_dim", bounds.key_dim, "K");
+  core::check_head_dim("value_dim", bounds.value_dim, "V");
+  const bool io =
+      bounds.io == DType::kFloat32 || bounds.io == DType::kBFloat16 || bounds.io == DType::kFloat16;
+  if (!io) fail("io", "dtype float32 or bfloat16 or float16", name_of(bounds.io));
+}
+
+}  // namespace hyla::gdn

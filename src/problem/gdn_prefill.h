@@ -1,0 +1,31 @@
+#pragma once
+
+#include "problem/gdn.h"
+
+namespace hyla::gdn {
+
+inline constexpr std::int64_t kCheckpointGranule = 64;
+
+struct PrefillProblem : Problem {
+  core::IndexView has_initial_state;  // [N]
+  std::int64_t checkpoint_every = 0;
+  core::IndexView checkpoint_offsets;  // [N, C]
+  PoolView checkpoints;                // rows of a buffer, from checkpoint_starts[n] on; or absent
+  core::IndexView checkpoint_starts;   // [N + 1]
+  core::IndexView checkpoint_slots;    // [N, C]: slots of `final`
+  double decay_cutoff_log2 = 0;        // 0: none
+
+  bool starts_from_pool(std::int64_t row) const {
+    return initial.present() && (!has_initial_state.present() || has_initial_state.at(row) != 0);
+  }
+  std::int64_t checkpoint_count(std::int64_t row) const;
+  std::int64_t checkpoint_offset(std::int64_t row, std::int64_t i) const {
+    return checkpoint_offsets.present() ? checkpoint_offsets.at(row, i)
+                                        : (i + 1) * checkpoint_every;
+  }
+};
+
+PrefillProblem validate(const PrefillParams& params, const Context& context);
+void check_bounds(const PrefillBounds& bounds);
+
+}  // namespace hyla::gdn
