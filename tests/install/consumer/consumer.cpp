@@ -1,8 +1,21 @@
+// What a user's first program does: say the version, run one decode step.
+#include <hyla/gdn.h>
 #include <hyla/version.h>
 
 #include <cstdio>
+#include <vector>
 
 int main() {
   std::printf("hyla %d.%d.%d\n", HYLA_VERSION_MAJOR, HYLA_VERSION_MINOR, HYLA_VERSION_PATCH);
-  return 0;
+
+  // B = 1, H = HV = 1, K = V = 8. From an empty state, o = scale * (q . k) * v.
+  std::vector<float> q(8, 1), k(8, 0.5), v(8, 3), state(64, 0), out(8, 0);
+  hyla::gdn::decode({.q = {q.data(), {1, 1, 8}},
+                     .k = {k.data(), {1, 1, 8}},
+                     .v = {v.data(), {1, 1, 8}},
+                     .state = {state.data(), {1, 1, 8, 8}},
+                     .out = {out.data(), {1, 1, 8}},
+                     .scale = 1.0});
+  std::printf("decode: %g, expected 12\n", static_cast<double>(out[0]));
+  return out[0] == 12.0f && out[7] == 12.0f ? 0 : 1;
 }
