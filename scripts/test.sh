@@ -59,6 +59,11 @@ tests() { # name, preset, ctest arguments...
     record "$name" ok "$total tests, $((SECONDS - started)) s"
     return 0
   fi
+  if [ -z "$total" ] && grep -q '^No tests were found' "$log"; then
+    echo "none"
+    record "$name" none "there are no such tests yet"
+    return 0
+  fi
   if [ -z "$total" ]; then
     total=1 bad=1 # ctest itself did not get through
   fi
@@ -88,7 +93,7 @@ if step "build release" build release; then
   tests "unit and operation tests" release -L '^(unit|ops)$'
   tests "C11, examples, compile-fail" release -L '^(capi|example|compile_fail)$'
   tests "command line and install" release -L '^(cli|install)$'
-  step "demo" demo && passed=$((passed + 1))
+  if [ -d tools/hyla ]; then step "demo" demo && passed=$((passed + 1)); fi
   if [ "${#without_gpu[@]}" = 0 ]; then tests "GPU tests" release -L '^gpu$'; fi
   tests "repository checks" release -L '^check$'
 else
