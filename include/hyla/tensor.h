@@ -115,7 +115,8 @@ struct TensorView {
 
   bool present() const { return dtype != DType::kNone; }
   explicit operator bool() const { return present(); }
-  HYLA_API std::int64_t numel() const;  // product of the shape; 1 for rank 0
+  // Product of the shape: 1 for rank 0, 2^63 - 1 when it is more than that.
+  HYLA_API std::int64_t numel() const;
 
   // Views of the same memory. An index outside the shape throws InvalidArgument("view", ...).
   HYLA_API TensorView slice(int dim, std::int64_t begin, std::int64_t length) const;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 
 namespace hyla::core {
 namespace {
@@ -162,8 +163,12 @@ void Shapes::match(std::string_view argument, const TensorView& view, std::strin
   }
   for (d = 0, rest = pattern; !rest.empty(); ++d) {
     const Word word = parse(next_word(rest));
-    if (!is_number(word.letter) && find(word.letter) == nullptr) {
+    if (is_number(word.letter)) continue;
+    const Letter* found = find(word.letter);
+    if (found == nullptr) {
       bind(word.letter, view.shape[d] - word.plus);
+    } else if (!word.at_least && view.shape[d] != found->size + word.plus) {
+      fail(argument, expectation(pattern), shape_text(view));  // a letter twice in one pattern
     }
   }
 }

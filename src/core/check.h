@@ -7,6 +7,7 @@
 #include <hyla/tensor.h>
 
 #include <array>
+#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -86,6 +87,7 @@ class Overlaps {
   struct Entry {
     std::string_view argument;
     TensorView view;
+    std::uintptr_t begin, end;
     bool written;
   };
   void add(std::string_view argument, const TensorView& view, bool written);

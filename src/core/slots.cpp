@@ -11,6 +11,11 @@ namespace {
 
 bool on_host(const Context& context) { return context.device.kind == Device::Kind::kCpu; }
 
+[[noreturn]] void fail_no_rows(const SequenceArguments& arguments) {
+  if (arguments.lengths.present()) fail("starts", "row starts beside lengths", "none");
+  fail("cu_seqlens", "row offsets, or starts and lengths", "none");
+}
+
 void check_cu_seqlens(const Sequences& sequences) {
   std::int64_t before = 0;
   for (std::int64_t i = 0; i <= sequences.rows; ++i) {
@@ -93,7 +98,9 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
            "slots below " + text(slots.read_limit), text(read) + " in row " + text(row));
     }
     if (write >= slots.first && write >= slots.write_limit) {
-      fail(arguments.write_slots.present() ? "write_slots" : "read_slots",
+      fail(arguments.write_slots.present()  ? "write_slots"
+           : arguments.read_slots.present() ? "read_slots"
+                                            : arguments.pool,
            "slots below " + text(slots.write_limit), text(write) + " in row " + text(row));
     }
   }
@@ -109,7 +116,7 @@ std::int64_t rows_of(const SequenceArguments& arguments) {
   const bool offsets = arguments.cu_seqlens.present();
   const TensorView& view = offsets ? arguments.cu_seqlens : arguments.starts;
   const char* name = offsets ? "cu_seqlens" : "starts";
-  if (!view.present()) fail(name, "row offsets, or starts and lengths", "none");
+  if (!view.present()) fail_no_rows(arguments);
   if (view.rank != 1 || view.shape[0] < (offsets ? 1 : 0)) {
     fail(name, offsets ? "shape [N+1]" : "shape [N]", describe(view));
   }
@@ -130,10 +137,7 @@ Sequences check_sequences(const SequenceArguments& arguments, std::int64_t total
     if (on_host(context)) check_cu_seqlens(sequences);
     return sequences;
   }
-  if (!arguments.starts.present()) {
-    fail(arguments.lengths.present() ? "starts" : "cu_seqlens",
-         "row offsets, or starts and lengths", "none");
-  }
+  if (!arguments.starts.present()) fail_no_rows(arguments);
   sequences.starts = check_indices("starts", arguments.starts, "N", shapes, context);
   sequences.lengths = check_indices("lengths", arguments.lengths, "N", shapes, context);
   sequences.rows = shapes["N"];

@@ -1,10 +1,16 @@
 #include <hyla/error.h>
 #include <hyla/tensor.h>
 
+#include <algorithm>
+#include <limits>
+#include <utility>
+
 namespace hyla {
 namespace {
 
-std::string list(const std::int64_t* values, int count) {
+// A view with an impossible rank is described too, in the message that refuses it.
+std::string list(const std::int64_t* values, int rank) {
+  const int count = std::clamp(rank, 0, TensorView::kMaxRank);
   std::string text = "[";
   for (int i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
   return text + "]";
@@ -67,15 +73,21 @@ TensorView TensorView::dense(void* data, DType dtype, std::initializer_list<std:
   std::int64_t stride = 1;
   for (d = view.rank - 1; d >= 0; --d) {
     view.strides[d] = stride;
-    stride *= view.shape[d];
+    if (__builtin_mul_overflow(stride, view.shape[d], &stride)) {
+      throw InvalidArgument("view", "fewer than 2^63 elements", list(view.shape, view.rank));
+    }
   }
   return view;
 }
 
 std::int64_t TensorView::numel() const {
   std::int64_t count = 1;
-  for (int d = 0; d < rank; ++d) count *= shape[d];
-  return count;
+  bool overflow = false;
+  for (int d = 0; d < rank; ++d) {
+    if (shape[d] == 0) return 0;
+    overflow = overflow || __builtin_mul_overflow(count, shape[d], &count);
+  }
+  return overflow ? std::numeric_limits<std::int64_t>::max() : count;
 }
 
 TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t length) const {
@@ -85,8 +97,10 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t length) c
                           "begin " + std::to_string(begin) + ", length " + std::to_string(length));
   }
   TensorView view = *this;
-  view.data =
-      static_cast<char*>(data) + begin * strides[dim] * static_cast<std::int64_t>(size_of(dtype));
+  if (data != nullptr) {
+    view.data =
+        static_cast<char*>(data) + begin * strides[dim] * static_cast<std::int64_t>(size_of(dtype));
+  }
   view.shape[dim] = length;
   return view;
 }

@@ -50,6 +50,11 @@ class Layering(unittest.TestCase):
         for name in ["kv_operand.h", "kv_operand_paged.h", "recurrence_kernel.h"]:
             self.assertEqual([], self.faults(f"include/hyla/{name}", "#include <cuda_runtime.h>"))
 
+    def test_the_real_dlpack_header_has_one_door(self):
+        line = "#include <dlpack/dlpack.h>"
+        self.assertEqual([], self.faults("include/hyla/dlpack_abi.h", line))
+        self.assertEqual(1, len(self.faults("include/hyla/dlpack.h", line)))
+
     def test_tool_and_testing_are_free(self):
         self.assertEqual([], self.faults("testing/random.cpp", '#include "ops/a.h"',
                                          "#include <fmt/core.h>"))
