@@ -7,7 +7,7 @@ export JOBS
 tool := build/release/bin/hyla
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bench gpu-check gpu-status docs format setup clean
+.PHONY: help demo test build bench gpu-check gpu-status docs format tidy setup clean
 
 help: ## Show this list
 	@echo "hyla: inference kernels for hybrid linear attention models"
@@ -48,6 +48,12 @@ docs: ## Build the reference pages into build/docs
 
 format: setup ## Format the C, C++ and CUDA files
 	@scripts/format.sh
+
+tidy: ## Look for mistakes with clang-tidy (slow)
+	@scripts/setup.sh tidy
+	@cmake --preset release --log-level=WARNING >/dev/null
+	@find src testing tools -name '*.cpp' -print0 2>/dev/null | \
+	  xargs -0 -n 1 -P $(JOBS) clang-tidy -p build/release --quiet
 
 setup: ## Install missing packages (does nothing when nothing is missing)
 	@scripts/setup.sh

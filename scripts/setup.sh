@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh            what the build, the tests and the demo need
 #   scripts/setup.sh docs       also Doxygen
+#   scripts/setup.sh tidy       also clang-tidy
 #   scripts/setup.sh --check    only say what is missing; exit code 1 if anything is
 #
 # A thing counts as present when it works, whoever installed it: nothing is installed, and no root
@@ -11,11 +12,13 @@ set -euo pipefail
 
 check_only=0
 want_docs=0
+want_tidy=0
 for argument in "$@"; do
   case "$argument" in
     --check) check_only=1 ;;
     docs) want_docs=1 ;;
-    *) echo "setup: unknown argument '$argument' (known: docs, --check)" >&2; exit 2 ;;
+    tidy) want_tidy=1 ;;
+    *) echo "setup: unknown argument '$argument' (known: docs, tidy, --check)" >&2; exit 2 ;;
   esac
 done
 
@@ -41,6 +44,7 @@ need_header fmt/core.h libfmt-dev
 need_header CLI/CLI.hpp libcli11-dev
 need_header nlohmann/json.hpp nlohmann-json3-dev
 if [ "$want_docs" = 1 ]; then need_command doxygen doxygen; fi
+if [ "$want_tidy" = 1 ]; then need_command clang-tidy clang-tidy; fi
 
 if [ "${#missing[@]}" -gt 0 ]; then
   if [ "$check_only" = 1 ]; then
