@@ -10,12 +10,13 @@ namespace hyla::norm {
 enum class Activation { kSilu, kSigmoid };
 
 // out = x * rsqrt(mean(x^2) + eps) * weight * activation(z), the mean over the last dimension,
-// rounded once at the end.
+// rounded once at the end. x, z and out may be strided with a contiguous last dimension, each in
+// its own way, and each has its own dtype.
 struct GatedRmsParams {
   TensorView x;       // [rows, D] or [tokens, heads, D]; float32, bfloat16, float16
-  TensorView z;       // shape of x; its own strides and dtype
+  TensorView z;       // shape of x; float32, bfloat16, float16
   TensorView weight;  // [D]; float32, bfloat16, float16
-  TensorView out;     // shape of x
+  TensorView out;     // shape of x; float32, bfloat16, float16
   double eps = 1e-6;
   Activation gate = Activation::kSilu;
   const char* impl = nullptr;  // force an implementation by name

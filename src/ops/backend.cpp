@@ -18,6 +18,9 @@ constexpr Operation kOperations[] = {
     {"gdn.mtp", ops::gdn_mtp_implementations},
     {"gdn.prefill", ops::gdn_prefill_implementations},
     {"gdn.recurrence", ops::gdn_recurrence_implementations},
+    {"conv.prefill", ops::conv_prefill_implementations},
+    {"conv.update", ops::conv_update_implementations},
+    {"norm.gated_rms", ops::norm_gated_rms_implementations},
 };
 
 }  // namespace

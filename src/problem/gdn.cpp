@@ -7,20 +7,7 @@ namespace hyla::gdn {
 using core::Access;
 using core::Inner;
 using core::Shapes;
-using core::TokenView;
 using core::VectorView;
-
-TokenView token_view(const TensorView& view, bool ragged, bool has_dim) {
-  TokenView result{view.data, view.dtype, 0, 0, 0, 0};
-  int d = 0;
-  if (!ragged) result.row_stride = view.strides[d++];
-  // [B, H, K] is [B, 1, H, K] without the 1.
-  const int rest = view.rank - d;
-  if (rest == (has_dim ? 3 : 2)) result.token_stride = view.strides[d++];
-  result.head_stride = view.strides[d++];
-  if (has_dim) result.dim_stride = view.strides[d];
-  return result;
-}
 
 namespace {
 
@@ -89,6 +76,7 @@ NormView check_norm(const norm::GatedNorm& norm, std::string_view pattern, Shape
   result.z = token_view(norm.z, ragged, true);
   result.weight = check_vector("norm.weight", norm.weight, core::kFloatTypes, "V", shapes, context);
   core::check_positive("norm.eps", norm.eps);
+  norm::check_activation("norm.gate", norm.gate);
   result.eps = norm.eps;
   result.gate = norm.gate;
   return result;

@@ -6,6 +6,8 @@
 
 #include "core/check.h"
 #include "core/views.h"
+#include "problem/norm.h"
+#include "problem/tokens.h"
 
 namespace hyla::gdn {
 
@@ -30,14 +32,7 @@ struct PoolView {
   bool present() const { return dtype != DType::kNone; }
 };
 
-struct NormView {
-  core::TokenView z;
-  core::VectorView weight;
-  double eps = 0;
-  norm::Activation gate = norm::Activation::kSilu;
-
-  bool present() const { return z.present(); }
-};
+using NormView = norm::GateView;
 
 struct Problem {
   core::Sequences sequences;  // decode: one token a row
@@ -58,7 +53,7 @@ struct Problem {
 };
 
 // The pieces that check groups of arguments.
-core::TokenView token_view(const TensorView& view, bool ragged, bool has_dim);
+using core::token_view;
 GateView check_gate(const Gate& gate, std::string_view pattern, core::Shapes& shapes, bool ragged,
                     const Context& context);
 BetaView check_beta(const Beta& beta, std::string_view pattern, core::Shapes& shapes, bool ragged,

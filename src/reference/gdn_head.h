@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "problem/gdn.h"
+#include "reference/norm.h"
 #include "reference/scalar.h"
 
 namespace hyla::reference {
@@ -63,20 +64,6 @@ inline std::vector<double> step(State& S, const std::vector<double>& q,
   }
   for (double& value : o) value *= scale;
   return o;
-}
-
-// The fused epilogue: o * rsqrt(mean(o^2) + eps) * weight * activation(z).
-inline void gated_norm(std::vector<double>& o, const gdn::NormView& norm, std::int64_t row,
-                       std::int64_t token, std::int64_t head) {
-  double sum = 0;
-  for (double value : o) sum += value * value;
-  const double factor = 1.0 / std::sqrt(sum / static_cast<double>(o.size()) + norm.eps);
-  for (std::size_t j = 0; j < o.size(); ++j) {
-    const auto dim = static_cast<std::int64_t>(j);
-    const double z = load(norm.z, row, token, head, dim);
-    const double gate = norm.gate == norm::Activation::kSilu ? silu(z) : sigmoid(z);
-    o[j] *= factor * load(norm.weight, dim) * gate;
-  }
 }
 
 inline State load_state(const gdn::Problem& p, const gdn::PoolView& pool, std::int64_t slot,

@@ -1,0 +1,33 @@
+// The implementations of conv.prefill, best first, and the public entry points over them.
+#include <hyla/backend.h>
+
+#include "core/table.h"
+#include "ops/tables.h"
+#include "problem/conv.h"
+#include "reference/conv.h"
+
+namespace hyla {
+namespace {
+
+using Problem = conv::PrefillProblem;
+
+constexpr core::Implementation<Problem> kTable[] = {
+    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::conv_prefill},
+};
+constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
+
+}  // namespace
+
+namespace ops {
+std::vector<std::string> conv_prefill_implementations() { return core::names(table()); }
+}  // namespace ops
+
+std::vector<Candidate> explain(const conv::PrefillParams& params, const Context& context) {
+  return core::explain(table(), conv::validate(params, context), context);
+}
+
+void conv::prefill(const PrefillParams& params, const Context& context) {
+  core::dispatch("conv.prefill", table(), validate(params, context), params.impl, {}, context);
+}
+
+}  // namespace hyla
