@@ -21,6 +21,8 @@ constexpr Operation kOperations[] = {
     {"conv.prefill", ops::conv_prefill_implementations},
     {"conv.update", ops::conv_update_implementations},
     {"norm.gated_rms", ops::norm_gated_rms_implementations},
+    {"attention.run", ops::attention_run_implementations},
+    {"attention.append", ops::attention_append_implementations},
 };
 
 }  // namespace

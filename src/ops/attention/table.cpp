@@ -1,0 +1,34 @@
+// The implementations of attention.run, best first, and the public entry points over them.
+#include <hyla/backend.h>
+
+#include "core/table.h"
+#include "ops/tables.h"
+#include "problem/attention.h"
+#include "reference/attention.h"
+
+namespace hyla {
+namespace {
+
+using Problem = attention::RunProblem;
+
+constexpr core::Implementation<Problem> kTable[] = {
+    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},
+};
+constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
+
+}  // namespace
+
+namespace ops {
+std::vector<std::string> attention_run_implementations() { return core::names(table()); }
+}  // namespace ops
+
+std::vector<Candidate> explain(const attention::RunParams& params, const Context& context) {
+  return core::explain(table(), attention::validate(params, context), context);
+}
+
+void attention::run(const RunParams& params, Workspace workspace, const Context& context) {
+  core::dispatch("attention.run", table(), validate(params, context), params.impl, workspace,
+                 context);
+}
+
+}  // namespace hyla

@@ -1,0 +1,33 @@
+// The implementations of attention.append, best first, and the public entry points over them.
+#include <hyla/backend.h>
+
+#include "core/table.h"
+#include "ops/tables.h"
+#include "problem/attention.h"
+#include "reference/attention.h"
+
+namespace hyla {
+namespace {
+
+using Problem = attention::AppendProblem;
+
+constexpr core::Implementation<Problem> kTable[] = {
+    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention_append},
+};
+constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
+
+}  // namespace
+
+namespace ops {
+std::vector<std::string> attention_append_implementations() { return core::names(table()); }
+}  // namespace ops
+
+std::vector<Candidate> explain(const attention::AppendParams& params, const Context& context) {
+  return core::explain(table(), attention::validate(params, context), context);
+}
+
+void attention::append(const AppendParams& params, const Context& context) {
+  core::dispatch("attention.append", table(), validate(params, context), params.impl, {}, context);
+}
+
+}  // namespace hyla

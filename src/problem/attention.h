@@ -1,0 +1,52 @@
+// Attention and append calls after their arguments are checked.
+#pragma once
+
+#include <hyla/attention.h>
+#include <hyla/attention_queries.h>
+#include <hyla/index_span.h>
+
+#include "core/check.h"
+
+namespace hyla::attention {
+
+// Keys and values with tokens before heads whatever the layout was: [N or P, S, Hk, D], ragged [total_kv, Hk, D].
+struct CacheView {
+  KvCache::Kind kind = KvCache::Kind::kNone;
+  TensorView k, v, k_scales, v_scales;
+  IndexSpan cu_kv, page_table;
+  IndexSpan kv_lengths;  // absent: whole rows
+
+  bool quantised() const { return k_scales.present(); }
+  std::int64_t page_size() const { return k.shape[1]; }
+  std::int64_t capacity(std::int64_t row) const;
+  std::int64_t length(std::int64_t row) const {
+    return kv_lengths.present() ? kv_lengths.at(row) : capacity(row);
+  }
+};
+
+struct RunProblem {
+  Queries queries;
+  CacheView cache;
+};
+
+struct AppendProblem {
+  core::Sequences sequences;
+  std::int64_t heads = 0, head_dim = 0, value_dim = 0;  // value_dim 0: keys only
+  TensorView k, v;
+  CacheView cache;
+  TensorView cos, sin;  // [positions, R/2] or absent
+  bool interleaved = false;
+};
+
+RunProblem validate(const RunParams& params, const Context& context);
+AppendProblem validate(const AppendParams& params, const Context& context);
+
+// Shared by both. `shapes` knows N, and whatever of Hk, D and DV the caller has bound.
+CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::Shapes& shapes,
+                      core::Access access, bool with_values, const Context& context);
+void check_dims(std::string_view k_argument, std::int64_t head_dim, std::string_view v_argument,
+                std::int64_t value_dim);
+// The pages of keys [begin, end) of a row exist.
+void check_pages(const CacheView& cache, std::int64_t row, KeyRange keys);
+
+}  // namespace hyla::attention

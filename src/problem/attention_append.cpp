@@ -1,0 +1,94 @@
+#include "problem/attention.h"
+
+namespace hyla::attention {
+namespace {
+
+using core::fail;
+using core::text;
+
+void check_rope(AppendProblem& problem, const Rope& rope, const Context& context) {
+  if (!rope.cos.present()) {
+    core::check_absent("rope.sin", rope.sin, "without rope.cos");
+    return;
+  }
+  core::Shapes shapes;
+  core::check_tensor("rope.cos", rope.cos, {DType::kFloat32}, context, core::Inner::kAny,
+                     core::Access::kRead);
+  shapes.match("rope.cos", rope.cos, "positions R/2");
+  core::check_tensor("rope.sin", rope.sin, {DType::kFloat32}, context, core::Inner::kAny,
+                     core::Access::kRead);
+  shapes.match("rope.sin", rope.sin, "positions R/2");
+  if (shapes["R/2"] < 1 || 2 * shapes["R/2"] > problem.head_dim) {
+    fail("rope.cos", "1 to " + text(problem.head_dim / 2) + " columns, one a pair of values",
+         text(shapes["R/2"]));
+  }
+  problem.cos = rope.cos;
+  problem.sin = rope.sin;
+  problem.interleaved = rope.interleaved;
+}
+
+void check_rows(const AppendProblem& problem) {
+  for (std::int64_t row = 0; row < problem.sequences.rows; ++row) {
+    const std::int64_t added = problem.sequences.length(row), length = problem.cache.length(row);
+    if (length < added) {
+      fail("kv_lengths", "lengths after the append, at least the " + text(added) + " tokens added",
+           text(length) + " in row " + text(row));
+    }
+    check_pages(problem.cache, row, {length - added, length});
+    if (added > 0 && problem.cos.present() && length > problem.cos.shape[0]) {
+      fail("rope.cos", "a row for each of " + text(length) + " positions",
+           text(problem.cos.shape[0]));
+    }
+  }
+}
+
+}  // namespace
+
+AppendProblem validate(const AppendParams& params, const Context& context) {
+  core::check_context(context);
+  AppendProblem problem;
+  core::Shapes shapes;
+  core::check_tensor("k", params.k, core::kFloatTypes, context, core::Inner::kContiguous,
+                     core::Access::kRead);
+  shapes.match("k", params.k, "total Hk D");
+  const bool with_values = params.v.present() || params.cache.v.present();
+  if (with_values) {
+    core::check_tensor("v", params.v, {params.k.dtype}, context, core::Inner::kContiguous,
+                       core::Access::kRead);
+    shapes.match("v", params.v, "total Hk DV");
+    problem.value_dim = shapes["DV"];
+  } else {
+    core::check_absent("cache.v_scales", params.cache.v_scales, "without cache.v");
+  }
+  check_dims("k", shapes["D"], "v", problem.value_dim);
+  problem.sequences = core::check_sequences({params.cu_seqlens, params.starts, params.lengths},
+                                            shapes["total"], context);
+  shapes.bind("N", problem.sequences.rows);
+  problem.cache = check_cache(params.cache, params.kv_lengths, shapes, core::Access::kWrite,
+                              with_values, context);
+  problem.heads = shapes["Hk"];
+  problem.head_dim = shapes["D"];
+  problem.k = params.k;
+  problem.v = params.v;
+  check_rope(problem, params.rope, context);
+  if (context.device.kind == Device::Kind::kCpu) check_rows(problem);
+  core::Overlaps overlaps;
+  overlaps.writes("cache.k", params.cache.k);
+  overlaps.writes("cache.v", params.cache.v);
+  overlaps.writes("cache.k_scales", params.cache.k_scales);
+  overlaps.writes("cache.v_scales", params.cache.v_scales);
+  overlaps.reads("k", params.k);
+  overlaps.reads("v", params.v);
+  overlaps.reads("cu_seqlens", params.cu_seqlens);
+  overlaps.reads("starts", params.starts);
+  overlaps.reads("lengths", params.lengths);
+  overlaps.reads("kv_lengths", params.kv_lengths);
+  overlaps.reads("cache.cu_kv", params.cache.cu_kv);
+  overlaps.reads("cache.page_table", params.cache.page_table);
+  overlaps.reads("rope.cos", params.rope.cos);
+  overlaps.reads("rope.sin", params.rope.sin);
+  overlaps.check();
+  return problem;
+}
+
+}  // namespace hyla::attention
