@@ -122,7 +122,10 @@ struct StridedOperand : KvOperandBase<Derived, T>, StridedTmaTiles<Derived, T> {
     outer_stride = view.strides[0];
     token_stride = view.strides[1];
     head_stride = view.strides[2];
-    if (tokens == 1) token_stride = outer_stride;  // the only token's stride says nothing
+    // The stride of a single token says nothing where it does not fit the pages.
+    if (tokens == 1 && (token_stride <= 0 || outer_stride % token_stride != 0)) {
+      token_stride = outer_stride;
+    }
     if (outers <= 1) {
       outer_rows = tokens > 0 ? tokens : 1;
     } else if (token_stride > 0 && outer_stride % token_stride == 0) {
