@@ -1,0 +1,73 @@
+#include <hyla/conv.h>
+
+#include <cstddef>
+
+#include "capi/fields.h"
+#include "capi/params.h"
+#include "capi/status.h"
+
+namespace hyla::capi {
+
+conv::PrefillParams params(const hyla_conv_prefill_params* given) {
+  const auto c = whole("params", given, offsetof(hyla_conv_prefill_params, state));
+  conv::PrefillParams p;
+  p.x = view("x", c.x);
+  p.weight = view("weight", c.weight);
+  p.out = view("out", c.out);
+  p.state = view("state", c.state);
+  p.bias = view("bias", c.bias);
+  p.cu_seqlens = view("cu_seqlens", c.cu_seqlens);
+  p.starts = view("starts", c.starts);
+  p.lengths = view("lengths", c.lengths);
+  p.read_slots = view("read_slots", c.read_slots);
+  p.read_columns = view("read_columns", c.read_columns);
+  p.write_slots = view("write_slots", c.write_slots);
+  p.first_slot = c.first_slot;
+  p.window_offsets = view("window_offsets", c.window_offsets);
+  p.has_initial_state = view("has_initial_state", c.has_initial_state);
+  p.checkpoint_offsets = view("checkpoint_offsets", c.checkpoint_offsets);
+  p.checkpoint_slots = view("checkpoint_slots", c.checkpoint_slots);
+  p.activation = conv_activation(c.activation);
+  p.impl = c.impl;
+  return p;
+}
+
+conv::UpdateParams params(const hyla_conv_update_params* given) {
+  const auto c = whole("params", given, offsetof(hyla_conv_update_params, bias));
+  conv::UpdateParams p;
+  p.x = view("x", c.x);
+  p.weight = view("weight", c.weight);
+  p.out = view("out", c.out);
+  p.state = view("state", c.state);
+  p.bias = view("bias", c.bias);
+  p.cu_seqlens = view("cu_seqlens", c.cu_seqlens);
+  p.starts = view("starts", c.starts);
+  p.lengths = view("lengths", c.lengths);
+  p.read_slots = view("read_slots", c.read_slots);
+  p.read_columns = view("read_columns", c.read_columns);
+  p.write_slots = view("write_slots", c.write_slots);
+  p.first_slot = c.first_slot;
+  p.window_offsets = view("window_offsets", c.window_offsets);
+  p.commit_lengths = view("commit_lengths", c.commit_lengths);
+  p.activation = conv_activation(c.activation);
+  p.impl = c.impl;
+  return p;
+}
+
+}  // namespace hyla::capi
+
+using hyla::capi::guarded;
+
+extern "C" {
+
+hyla_status hyla_conv_prefill(const hyla_conv_prefill_params* params, const hyla_context* context) {
+  return guarded(
+      [&] { hyla::conv::prefill(hyla::capi::params(params), hyla::capi::context(context)); });
+}
+
+hyla_status hyla_conv_update(const hyla_conv_update_params* params, const hyla_context* context) {
+  return guarded(
+      [&] { hyla::conv::update(hyla::capi::params(params), hyla::capi::context(context)); });
+}
+
+}  // extern "C"
