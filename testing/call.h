@@ -1,0 +1,50 @@
+// One call of an operation together with the memory its tensors live in.
+#pragma once
+
+#include <hyla/backend.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "testing/buffer.h"
+#include "testing/fields.h"
+
+namespace hyla::testing {
+
+using Params =
+    std::variant<gdn::DecodeParams, gdn::MtpParams, gdn::PrefillParams, gdn::RecurrenceParams>;
+
+// Every tensor of `params` is a view into one of `buffers`.
+struct Call {
+  Params params;
+  std::vector<Buffer> buffers;
+  Context context;
+
+  Call() = default;
+  Call(const Call& other);  // its own memory, its views moved there
+  Call& operator=(const Call&) = delete;
+  Call(Call&&) noexcept = default;
+  Call& operator=(Call&&) noexcept = default;
+
+  const char* operation() const;  // "gdn.decode"
+  const Buffer& buffer_of(const TensorView& view) const;
+};
+
+// The same call with every 16-bit tensor as float32. The values are the same; results are rounded
+// to float32 only, which makes the float64 reference's own result visible.
+Call widened(const Call& call);
+
+// Runs it; an empty `impl` leaves the choice to the library. Throws what the operation throws.
+void run(const Call& call, const std::string& impl = {});
+
+std::vector<Candidate> explain(const Call& call);
+
+struct NamedTensor {
+  std::string name;
+  TensorView view;
+  Access access;
+};
+std::vector<NamedTensor> tensors(const Call& call);  // those that are present
+
+}  // namespace hyla::testing

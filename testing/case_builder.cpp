@@ -1,0 +1,157 @@
+#include "testing/case_builder.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace hyla::testing {
+namespace {
+
+// Shares of the rows that get each treatment.
+constexpr double kPaddedShare = 0.2, kElsewhereShare = 0.4, kUnwrittenShare = 0.15;
+constexpr std::int64_t kSpareSlots = 3;
+constexpr std::int64_t kTableColumns = 3;
+constexpr std::int64_t kMaxShift = 8, kMaxGap = 24;
+// Far outside every pool: a row that is padding must not look at its write slot.
+constexpr std::int64_t kNobody = 1 << 30;
+
+template <class T>
+void shuffle(std::vector<T>& values, const Random& random) {
+  for (std::size_t i = values.size(); i > 1; --i) {
+    const auto j = random.below(static_cast<std::int64_t>(i), static_cast<std::int64_t>(i));
+    std::swap(values[i - 1], values[static_cast<std::size_t>(j)]);
+  }
+}
+
+}  // namespace
+
+CaseBuilder::CaseBuilder(const ProblemSpec& spec, const CaseOptions& options)
+    : spec_(spec), options_(options) {
+  call_.context.threads = static_cast<int>(spec.threads);
+}
+
+Buffer& CaseBuilder::add(const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
+  std::vector<std::int64_t> strides = dense_strides(shape);
+  std::int64_t shift = 0;
+  if (options_.gaps && shape.size() >= 2) {
+    const Random draw = random("layout of " + name);
+    shift = draw.below(0, kMaxShift);
+    const std::int64_t gap = 1 + draw.below(1, kMaxGap);
+    // Unused elements after each index of the first dimension, and for pools between heads too.
+    for (std::size_t d = shape.size() - 1; d-- > 0;) {
+      strides[d] = strides[d + 1] * shape[d + 1] + (d == 0 || d + 3 == shape.size() ? gap : 0);
+    }
+  }
+  call_.buffers.emplace_back(name, dtype, std::move(shape), std::move(strides), shift);
+  return call_.buffers.back();
+}
+
+TensorView CaseBuilder::normal(const std::string& name, DType dtype,
+                               std::vector<std::int64_t> shape, double mean, double deviation) {
+  Buffer& buffer = add(name, dtype, std::move(shape));
+  buffer.fill_normal(seed(), mean, deviation);
+  return buffer.view();
+}
+
+TensorView CaseBuilder::output(const std::string& name, DType dtype,
+                               std::vector<std::int64_t> shape) {
+  return add(name, dtype, std::move(shape)).view();
+}
+
+TensorView CaseBuilder::indices(const std::string& name, const std::vector<std::int64_t>& values,
+                                std::vector<std::int64_t> shape) {
+  if (shape.empty()) shape = {static_cast<std::int64_t>(values.size())};
+  Buffer& buffer =
+      add(name, options_.wide_indices ? DType::kInt64 : DType::kInt32, std::move(shape));
+  buffer.fill_by(
+      [&](std::int64_t i) { return static_cast<double>(values[static_cast<std::size_t>(i)]); });
+  return buffer.view();
+}
+
+Rows CaseBuilder::rows(const std::vector<std::int64_t>& lengths, bool ragged) const {
+  Rows rows;
+  rows.lengths = lengths;
+  const Random draw = random("rows");
+  const std::int64_t count = rows.count();
+  for (std::int64_t row = 0; row < count; ++row) {
+    if (ragged && options_.starts) rows.total += draw.below(row, 4);
+    rows.begins.push_back(ragged ? rows.total : 0);
+    rows.total += lengths[static_cast<std::size_t>(row)];
+  }
+  if (ragged && options_.starts) rows.total += 2;
+
+  const bool roomy = options_.shuffled || options_.elsewhere;
+  rows.pool = spec_.slots != 0 ? spec_.slots : roomy ? 2 * count + kSpareSlots : count;
+  if (options_.padding && rows.pool > count) rows.first_slot = draw.below(-1, 2);
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(rows.pool - rows.first_slot));
+  std::iota(slots.begin(), slots.end(), rows.first_slot);
+  if (options_.shuffled) shuffle(slots, random("slots"));
+
+  auto spare = static_cast<std::size_t>(count);
+  for (std::int64_t row = 0; row < count; ++row) {
+    const bool padded = options_.padding && draw.chance(row + (1 << 21), kPaddedShare);
+    const std::int64_t slot = slots[static_cast<std::size_t>(row)];
+    std::int64_t write = slot;
+    if (options_.elsewhere && draw.chance(row + (1 << 22), kUnwrittenShare)) {
+      write = rows.first_slot - 1;
+    } else if (options_.elsewhere && spare < slots.size() &&
+               draw.chance(row + (1 << 23), kElsewhereShare)) {
+      write = slots[spare++];
+    }
+    rows.padded.push_back(padded);
+    rows.read.push_back(padded ? rows.first_slot - 1 : slot);
+    rows.write.push_back(padded ? kNobody : write);
+  }
+  return rows;
+}
+
+// The true slot in one column, poisonous ones in the others; a column past the end is clamped.
+void CaseBuilder::set_read_table(TensorView& slots, TensorView& columns, const Rows& rows) {
+  const Random draw = random("read_columns");
+  std::vector<std::int64_t> table, column;
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    const std::int64_t c = draw.below(row, kTableColumns + 1);
+    for (std::int64_t i = 0; i < kTableColumns; ++i) {
+      const bool used = i == std::min(c, kTableColumns - 1);
+      table.push_back(used ? rows.read[static_cast<std::size_t>(row)] : kNobody);
+    }
+    column.push_back(c);
+  }
+  slots = indices("read_slots", table, {rows.count(), kTableColumns});
+  columns = indices("read_columns", column);
+}
+
+void CaseBuilder::poison_tokens(const TensorView& view, const Rows& rows, bool ragged) const {
+  if (!options_.padding && !(ragged && options_.starts)) return;
+  if (!ragged) {
+    for (std::int64_t row = 0; row < rows.count(); ++row) {
+      if (rows.padded[static_cast<std::size_t>(row)]) poison(view.slice(0, row, 1));
+    }
+    return;
+  }
+  std::int64_t end = 0;  // of the last row that is read
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    if (rows.padded[static_cast<std::size_t>(row)]) continue;
+    const std::int64_t begin = rows.begins[static_cast<std::size_t>(row)];
+    poison(view.slice(0, end, begin - end));
+    end = begin + rows.lengths[static_cast<std::size_t>(row)];
+  }
+  poison(view.slice(0, end, rows.total - end));
+}
+
+void CaseBuilder::poison_slots(const TensorView& pool, const Rows& rows) const {
+  std::vector<bool> read(static_cast<std::size_t>(rows.pool), false);
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    const std::int64_t slot = rows.read[static_cast<std::size_t>(row)];
+    if (slot >= rows.first_slot) read[static_cast<std::size_t>(slot)] = true;
+  }
+  for (std::int64_t slot = 0; slot < rows.pool; ++slot) {
+    if (!read[static_cast<std::size_t>(slot)]) poison(pool.slice(0, slot, 1));
+  }
+}
+
+Call CaseBuilder::finish(Params params) && {
+  call_.params = std::move(params);
+  return std::move(call_);
+}
+
+}  // namespace hyla::testing

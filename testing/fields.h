@@ -1,0 +1,146 @@
+// Every field of every params struct, by the name that its error messages use. Copying a call to
+// other memory, recording it and replaying it are loops over this list.
+//
+// for_each_field(params, visit) calls visit(name, view, Access) for tensors and visit(name, value)
+// for numbers, switches and enumerations. `impl` is not among them: it says who computes, not what.
+#pragma once
+
+#include <hyla/gdn.h>
+
+#include <array>
+#include <concepts>
+#include <string_view>
+#include <type_traits>
+
+namespace hyla::testing {
+
+enum class Access { kRead, kWrite };
+
+template <class P, class T>
+concept ParamsOf = std::same_as<std::remove_const_t<P>, T>;
+
+// Names of enumerators in the order of their values.
+constexpr std::array<std::string_view, 2> enum_names(gdn::StateLayout) { return {"kv", "vk"}; }
+constexpr std::array<std::string_view, 4> enum_names(gdn::Gate::Kind) {
+  return {"none", "linear", "log", "raw"};
+}
+constexpr std::array<std::string_view, 3> enum_names(gdn::Beta::Kind) {
+  return {"none", "prob", "logit"};
+}
+constexpr std::array<std::string_view, 2> enum_names(norm::Activation) {
+  return {"silu", "sigmoid"};
+}
+
+namespace detail {
+
+void gate_fields(auto& p, auto& visit) {
+  visit("gate.kind", p.gate.kind);
+  visit("gate", p.gate.value, Access::kRead);
+  visit("A_log", p.gate.A_log, Access::kRead);
+  visit("dt_bias", p.gate.dt_bias, Access::kRead);
+  visit("beta.kind", p.beta.kind);
+  visit("beta", p.beta.value, Access::kRead);
+}
+
+void slot_fields(auto& p, auto& visit) {
+  visit("read_slots", p.read_slots, Access::kRead);
+  visit("read_columns", p.read_columns, Access::kRead);
+  visit("write_slots", p.write_slots, Access::kRead);
+  visit("first_slot", p.first_slot);
+}
+
+void sequence_fields(auto& p, auto& visit) {
+  visit("cu_seqlens", p.cu_seqlens, Access::kRead);
+  visit("starts", p.starts, Access::kRead);
+  visit("lengths", p.lengths, Access::kRead);
+}
+
+void scalar_fields(auto& p, auto& visit) {
+  visit("layout", p.layout);
+  visit("scale", p.scale);
+  visit("l2norm", p.l2norm);
+  visit("l2norm_eps", p.l2norm_eps);
+}
+
+void qkv_fields(auto& p, auto& visit) {
+  visit("q", p.q, Access::kRead);
+  visit("k", p.k, Access::kRead);
+  visit("v", p.v, Access::kRead);
+  visit("state", p.state, Access::kWrite);
+  visit("out", p.out, Access::kWrite);
+}
+
+void norm_fields(auto& p, auto& visit) {
+  visit("norm.z", p.norm.z, Access::kRead);
+  visit("norm.weight", p.norm.weight, Access::kRead);
+  visit("norm.eps", p.norm.eps);
+  visit("norm.gate", p.norm.gate);
+}
+
+}  // namespace detail
+
+template <ParamsOf<gdn::DecodeParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  detail::qkv_fields(p, visit);
+  detail::gate_fields(p, visit);
+  detail::slot_fields(p, visit);
+  detail::scalar_fields(p, visit);
+  detail::norm_fields(p, visit);
+}
+
+template <ParamsOf<gdn::MtpParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  detail::qkv_fields(p, visit);
+  visit("update_state", p.update_state);
+  detail::gate_fields(p, visit);
+  detail::slot_fields(p, visit);
+  detail::sequence_fields(p, visit);
+  visit("states_out", p.states_out, Access::kWrite);
+  visit("step_slots", p.step_slots, Access::kRead);
+  visit("commit_lengths", p.commit_lengths, Access::kRead);
+  detail::scalar_fields(p, visit);
+  detail::norm_fields(p, visit);
+}
+
+template <ParamsOf<gdn::PrefillParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  detail::qkv_fields(p, visit);
+  visit("state_out", p.state_out, Access::kWrite);
+  visit("update_state", p.update_state);
+  detail::gate_fields(p, visit);
+  detail::slot_fields(p, visit);
+  detail::sequence_fields(p, visit);
+  visit("has_initial_state", p.has_initial_state, Access::kRead);
+  visit("checkpoint_every", p.checkpoint_every);
+  visit("checkpoint_offsets", p.checkpoint_offsets, Access::kRead);
+  visit("checkpoints", p.checkpoints, Access::kWrite);
+  visit("checkpoint_starts", p.checkpoint_starts, Access::kRead);
+  visit("checkpoint_slots", p.checkpoint_slots, Access::kRead);
+  detail::scalar_fields(p, visit);
+  visit("decay_cutoff_log2", p.decay_cutoff_log2);
+}
+
+template <ParamsOf<gdn::RecurrenceParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  visit("qkv", p.qkv, Access::kRead);
+  visit("state", p.state, Access::kWrite);
+  visit("out", p.out, Access::kWrite);
+  visit("key_heads", p.key_heads);
+  visit("value_heads", p.value_heads);
+  visit("key_dim", p.key_dim);
+  visit("value_dim", p.value_dim);
+  detail::gate_fields(p, visit);
+  detail::slot_fields(p, visit);
+  detail::sequence_fields(p, visit);
+  detail::scalar_fields(p, visit);
+}
+
+// The tensors alone: visit(name, view, Access).
+template <class P, class Visit>
+void for_each_tensor(P& params, Visit&& visit) {
+  for_each_field(params, [&](const char* name, auto& field, auto... access) {
+    if constexpr (sizeof...(access) == 1) visit(name, field, access...);
+  });
+}
+
+}  // namespace hyla::testing

@@ -1,0 +1,375 @@
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "testing/naive.h"
+
+namespace hyla::testing {
+namespace {
+
+using std::int64_t;
+
+double number(const TensorView& view, std::initializer_list<int64_t> index) {
+  int64_t offset = 0;
+  int d = 0;
+  for (int64_t i : index) offset += i * view.strides[d++];
+  return load_element(view, offset);
+}
+
+int64_t integer(const TensorView& view, std::initializer_list<int64_t> index) {
+  return static_cast<int64_t>(number(view, index));
+}
+
+// All four operations brought to one form: q, k, v, out, gates as [B, T, ...] or [total, ...].
+struct Form {
+  bool ragged = false;
+  int64_t rows = 0, tokens = 0;  // tokens: of each row when not ragged
+  TensorView q, k, v, out, cu_seqlens, starts, lengths;
+  gdn::Gate gate;
+  gdn::Beta beta;
+  norm::GatedNorm norm;
+  TensorView initial;  // pool
+  TensorView read_slots, read_columns, has_initial_state;
+  int64_t first_slot = 0;
+  gdn::StateLayout layout{};
+  std::optional<double> scale;
+  bool l2norm = false;
+  double eps = 0;
+  // Where the state of (row, head) after `count` tokens goes: pool views and slots.
+  struct Target {
+    TensorView pool;  // [slots, heads, ., .]
+    int64_t slot;
+  };
+  std::function<std::vector<Target>(int64_t row, int64_t count, int64_t length)> targets;
+};
+
+int64_t length_of(const Form& f, int64_t row) {
+  if (f.cu_seqlens.present())
+    return integer(f.cu_seqlens, {row + 1}) - integer(f.cu_seqlens, {row});
+  return f.lengths.present() ? integer(f.lengths, {row}) : f.tokens;
+}
+
+int64_t begin_of(const Form& f, int64_t row) {
+  if (f.cu_seqlens.present()) return integer(f.cu_seqlens, {row});
+  return f.starts.present() ? integer(f.starts, {row}) : 0;
+}
+
+// [heads, dim] or [heads] of one token.
+TensorView token(const Form& f, const TensorView& view, int64_t row, int64_t t) {
+  return f.ragged ? view.select(0, begin_of(f, row) + t) : view.select(0, row).select(0, t);
+}
+
+int64_t read_slot(const Form& f, int64_t row) {
+  if (!f.read_slots.present()) return row;
+  if (f.read_slots.rank == 1) return integer(f.read_slots, {row});
+  const int64_t last = f.read_slots.shape[1] - 1;
+  return integer(f.read_slots,
+                 {row, std::min(last, std::max<int64_t>(0, integer(f.read_columns, {row})))});
+}
+
+int64_t write_slot(const Form& f, const TensorView& write_slots, int64_t row) {
+  return write_slots.present() ? integer(write_slots, {row}) : read_slot(f, row);
+}
+
+// [V, K] of one slot and head, whatever the layout.
+TensorView matrix(const Form& f, const TensorView& pool, int64_t slot, int64_t head) {
+  const TensorView m = pool.select(0, slot).select(0, head);
+  return f.layout == gdn::StateLayout::kVK ? m : m.swap(0, 1);
+}
+
+double rounded(double value, DType dtype) {
+  if (dtype == DType::kBFloat16) return static_cast<float>(bfloat16(static_cast<float>(value)));
+  if (dtype == DType::kFloat16) return static_cast<float>(float16(static_cast<float>(value)));
+  return value;
+}
+
+template <class Real>
+class Walker {
+ public:
+  Walker(const Form& form, DType operands) : f_(form), operands_(operands) {}
+
+  void run() {
+    for (int64_t row = 0; row < f_.rows; ++row) {
+      const int64_t slot = read_slot(f_, row);
+      if (slot < f_.first_slot) continue;
+      const int64_t heads = f_.out.shape[f_.out.rank - 2];
+      for (int64_t head = 0; head < heads; ++head) walk(row, head, slot);
+    }
+  }
+
+ private:
+  using Vector = std::vector<Real>;
+
+  // One row of one head: first everything that belongs to tokens, then value row by value row.
+  void walk(int64_t row, int64_t head, int64_t slot) {
+    const int64_t length = length_of(f_, row);
+    const int64_t heads = f_.out.shape[f_.out.rank - 2], V = f_.out.shape[f_.out.rank - 1];
+    const auto K = static_cast<std::size_t>(f_.q.shape[f_.q.rank - 1]);
+    const auto group = [&](const TensorView& x) { return head / (heads / x.shape[x.rank - 2]); };
+    std::vector<Vector> q, k, out;
+    Vector alpha, beta;
+    for (int64_t t = 0; t < length; ++t) {
+      q.push_back(key(token(f_, f_.q, row, t).select(0, group(f_.q))));
+      k.push_back(key(token(f_, f_.k, row, t).select(0, group(f_.k))));
+      alpha.push_back(decay(row, t, head));
+      beta.push_back(strength(row, t, head));
+      out.emplace_back(static_cast<std::size_t>(V));
+    }
+    const Real scale = static_cast<Real>(
+        f_.scale.has_value() ? *f_.scale : 1.0 / std::sqrt(static_cast<double>(K)));
+    const bool fresh = !f_.initial.present() || (f_.has_initial_state.present() &&
+                                                 integer(f_.has_initial_state, {row}) == 0);
+    for (int64_t j = 0; j < V; ++j) {
+      Vector s(K, Real(0));
+      if (!fresh) {
+        const TensorView line = matrix(f_, f_.initial, slot, head).select(0, j);
+        for (std::size_t i = 0; i < K; ++i) {
+          s[i] = static_cast<Real>(number(line, {static_cast<int64_t>(i)}));
+        }
+      }
+      keep(row, head, j, 0, length, s);
+      for (int64_t t = 0; t < length; ++t) {
+        const auto n = static_cast<std::size_t>(t);
+        const auto value = static_cast<Real>(number(token(f_, f_.v, row, t), {group(f_.v), j}));
+        out[n][static_cast<std::size_t>(j)] = scale * step(s, q[n], k[n], value, alpha[n], beta[n]);
+        keep(row, head, j, t + 1, length, s);
+      }
+    }
+    for (int64_t t = 0; t < length; ++t) {
+      store_output(row, t, head, out[static_cast<std::size_t>(t)]);
+    }
+  }
+
+  Real step(Vector& s, const Vector& q, const Vector& k, Real value, Real alpha, Real beta) const {
+    Real seen = 0, result = 0;
+    for (std::size_t i = 0; i < s.size(); ++i) {
+      s[i] = alpha == Real(0) ? Real(0) : alpha * s[i];
+      seen += k[i] * operand(s[i]);
+    }
+    const Real delta = operand(beta * (value - seen));
+    for (std::size_t i = 0; i < s.size(); ++i) {
+      s[i] += k[i] * delta;
+      result += q[i] * operand(s[i]);
+    }
+    return result;
+  }
+
+  Real operand(Real value) const {
+    return operands_ == DType::kFloat32 ? value : static_cast<Real>(rounded(value, operands_));
+  }
+
+  Vector key(const TensorView& line) const {
+    Vector x;
+    Real sum = 0;
+    for (int64_t i = 0; i < line.shape[0]; ++i) {
+      x.push_back(static_cast<Real>(number(line, {i})));
+      sum += x.back() * x.back();
+    }
+    if (!f_.l2norm) return x;
+    const Real factor = Real(1) / std::sqrt(sum + static_cast<Real>(f_.eps));
+    for (Real& value : x) value = operand(value * factor);
+    return x;
+  }
+
+  Real decay(int64_t row, int64_t t, int64_t head) const {
+    using Kind = gdn::Gate::Kind;
+    if (f_.gate.kind == Kind::kNone) return 1;
+    const auto value = static_cast<Real>(number(token(f_, f_.gate.value, row, t), {head}));
+    if (f_.gate.kind == Kind::kLinear) return value;
+    if (f_.gate.kind == Kind::kLog) return std::exp(value);
+    const auto rate = std::exp(static_cast<Real>(number(f_.gate.A_log, {head})));
+    const Real x = value + static_cast<Real>(number(f_.gate.dt_bias, {head}));
+    const Real softplus = x > Real(20) ? x : std::log1p(std::exp(x));
+    return std::exp(-rate * softplus);
+  }
+
+  Real strength(int64_t row, int64_t t, int64_t head) const {
+    using Kind = gdn::Beta::Kind;
+    if (f_.beta.kind == Kind::kNone) return 1;
+    const auto value = static_cast<Real>(number(token(f_, f_.beta.value, row, t), {head}));
+    return f_.beta.kind == Kind::kProbability ? value : Real(1) / (Real(1) + std::exp(-value));
+  }
+
+  void keep(int64_t row, int64_t head, int64_t j, int64_t count, int64_t length, const Vector& s) {
+    for (const Form::Target& target : f_.targets(row, count, length)) {
+      if (target.slot < 0 || target.slot >= target.pool.shape[0]) continue;
+      const TensorView line = matrix(f_, target.pool, target.slot, head).select(0, j);
+      for (std::size_t i = 0; i < s.size(); ++i) {
+        store_element(line, static_cast<int64_t>(i) * line.strides[0], static_cast<double>(s[i]));
+      }
+    }
+  }
+
+  void store_output(int64_t row, int64_t t, int64_t head, Vector& o) const {
+    if (f_.norm.z.present()) {
+      Real sum = 0;
+      for (Real value : o) sum += value * value;
+      const Real mean = sum / static_cast<Real>(o.size());
+      const Real factor = Real(1) / std::sqrt(mean + static_cast<Real>(f_.norm.eps));
+      const TensorView z = token(f_, f_.norm.z, row, t).select(0, head);
+      for (std::size_t j = 0; j < o.size(); ++j) {
+        const auto dim = static_cast<int64_t>(j);
+        const auto x = static_cast<Real>(number(z, {dim}));
+        const Real sigmoid = Real(1) / (Real(1) + std::exp(-x));
+        const Real gate = f_.norm.gate == norm::Activation::kSilu ? x * sigmoid : sigmoid;
+        o[j] *= factor * static_cast<Real>(number(f_.norm.weight, {dim})) * gate;
+      }
+    }
+    const TensorView line = token(f_, f_.out, row, t).select(0, head);
+    for (std::size_t j = 0; j < o.size(); ++j) {
+      store_element(line, static_cast<int64_t>(j) * line.strides[0], static_cast<double>(o[j]));
+    }
+  }
+
+  const Form& f_;
+  DType operands_;
+};
+
+void walk(const Form& form, const NaiveOptions& options) {
+  if (options.float64) {
+    Walker<double>(form, DType::kFloat32).run();
+  } else {
+    Walker<float>(form, options.operands).run();
+  }
+}
+
+template <class P>
+Form common(const P& p) {
+  Form f;
+  f.gate = p.gate;
+  f.beta = p.beta;
+  f.initial = p.state;
+  f.read_slots = p.read_slots;
+  f.read_columns = p.read_columns;
+  f.first_slot = p.first_slot;
+  f.layout = p.layout;
+  f.scale = p.scale;
+  f.l2norm = p.l2norm;
+  f.eps = p.l2norm_eps;
+  return f;
+}
+
+template <class P>
+void take_sequences(Form& f, const P& p) {
+  f.ragged = true;
+  f.cu_seqlens = p.cu_seqlens;
+  f.starts = p.starts;
+  f.lengths = p.lengths;
+  f.rows = p.cu_seqlens.present() ? p.cu_seqlens.shape[0] - 1 : p.starts.shape[0];
+}
+
+int64_t or_null(int64_t slot, int64_t first_slot) { return slot < first_slot ? -1 : slot; }
+
+}  // namespace
+
+void naive_decode(const gdn::DecodeParams& p, const NaiveOptions& options) {
+  Form f = common(p);
+  const auto rows = [&](const TensorView& x, int rank) {
+    return x.present() && x.rank == rank ? x.split(0, 1) : x;
+  };
+  f.q = rows(p.q, 3);
+  f.k = rows(p.k, 3);
+  f.v = rows(p.v, 3);
+  f.out = rows(p.out, 3);
+  f.gate.value = rows(p.gate.value, 2);
+  f.beta.value = rows(p.beta.value, 2);
+  f.norm = p.norm;
+  f.norm.z = rows(p.norm.z, 3);
+  f.rows = p.q.shape[0];
+  f.tokens = 1;
+  f.targets = [&](int64_t row, int64_t count, int64_t) {
+    std::vector<Form::Target> result;
+    if (count == 1) {
+      result.push_back({p.state, or_null(write_slot(f, p.write_slots, row), p.first_slot)});
+    }
+    return result;
+  };
+  walk(f, options);
+}
+
+void naive_mtp(const gdn::MtpParams& p, const NaiveOptions& options) {
+  Form f = common(p);
+  f.q = p.q;
+  f.k = p.k;
+  f.v = p.v;
+  f.out = p.out;
+  f.norm = p.norm;
+  if (p.cu_seqlens.present() || p.starts.present()) {
+    take_sequences(f, p);
+  } else {
+    f.rows = p.q.shape[0];
+    f.tokens = p.q.shape[1];
+  }
+  const bool writes_final = p.step_slots.present() ? p.write_slots.present() : *p.update_state;
+  f.targets = [&, writes_final](int64_t row, int64_t count, int64_t length) {
+    std::vector<Form::Target> result;
+    if (count > 0 && p.states_out.present()) {
+      result.push_back({p.states_out.select(0, row), count - 1});
+    }
+    if (count > 0 && p.step_slots.present()) {
+      result.push_back({p.state, or_null(integer(p.step_slots, {row, count - 1}), p.first_slot)});
+    }
+    const int64_t commit = p.commit_lengths.present() ? integer(p.commit_lengths, {row}) : length;
+    if (writes_final && count == commit) {
+      result.push_back({p.state, or_null(write_slot(f, p.write_slots, row), p.first_slot)});
+    }
+    return result;
+  };
+  walk(f, options);
+}
+
+void naive_prefill(const gdn::PrefillParams& p, const NaiveOptions& options) {
+  Form f = common(p);
+  f.q = p.q;
+  f.k = p.k;
+  f.v = p.v;
+  f.out = p.out;
+  f.has_initial_state = p.has_initial_state;
+  take_sequences(f, p);
+  const TensorView final = p.state_out.present() ? p.state_out : p.state;
+  f.targets = [&, final](int64_t row, int64_t count, int64_t length) {
+    std::vector<Form::Target> result;
+    int64_t checkpoint = -1;  // the how many-th of this row
+    if (p.checkpoint_every > 0 && count > 0 && count % p.checkpoint_every == 0) {
+      checkpoint = count / p.checkpoint_every - 1;
+    }
+    if (p.checkpoint_offsets.present()) {
+      for (int64_t i = 0; i < p.checkpoint_offsets.shape[1]; ++i) {
+        const int64_t at = integer(p.checkpoint_offsets, {row, i});
+        if (at < 0) break;
+        if (at == count) checkpoint = i;
+      }
+    }
+    if (checkpoint >= 0 && p.checkpoints.present()) {
+      result.push_back({p.checkpoints, integer(p.checkpoint_starts, {row}) + checkpoint});
+    } else if (checkpoint >= 0) {
+      result.push_back(
+          {final, or_null(integer(p.checkpoint_slots, {row, checkpoint}), p.first_slot)});
+    }
+    if (count == length && p.update_state && final.present()) {
+      result.push_back({final, or_null(write_slot(f, p.write_slots, row), p.first_slot)});
+    }
+    return result;
+  };
+  walk(f, options);
+}
+
+void naive_recurrence(const gdn::RecurrenceParams& p, const NaiveOptions& options) {
+  Form f = common(p);
+  const int64_t keys = p.key_heads * p.key_dim, values = p.value_heads * p.value_dim;
+  f.q = p.qkv.slice(1, 0, keys).split(1, p.key_dim);
+  f.k = p.qkv.slice(1, keys, keys).split(1, p.key_dim);
+  f.v = p.qkv.slice(1, 2 * keys, values).split(1, p.value_dim);
+  f.out = p.out.split(1, p.value_dim);
+  take_sequences(f, p);
+  f.targets = [&](int64_t row, int64_t count, int64_t length) {
+    std::vector<Form::Target> result;
+    if (count == length) {
+      result.push_back({p.state, or_null(write_slot(f, p.write_slots, row), p.first_slot)});
+    }
+    return result;
+  };
+  walk(f, options);
+}
+
+}  // namespace hyla::testing
