@@ -95,7 +95,7 @@ class Overlaps {
   int count_ = 0;
 };
 
-// Pool slots. `read_pool` or `write_pool` may be absent (limit = no pool: every slot is legal).
+// Pool slots. The limit of an absent pool is kNoLimit.
 struct SlotArguments {
   const TensorView& read_slots;
   const TensorView& read_columns;

@@ -92,7 +92,8 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
   if (!on_host(context)) return slots;
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t read = slots.raw_read(row), write = slots.raw_write(row);
-    if (read < slots.first) continue;  // padding: its write slot is not looked at either
+    // Padding: its write slot is not looked at either.
+    if (read < slots.first && slots.read_slot(row) == kNullSlot) continue;
     if (read >= slots.read_limit) {
       fail(arguments.read_slots.present() ? "read_slots" : arguments.pool,
            "slots below " + text(slots.read_limit), text(read) + " in row " + text(row));

@@ -75,6 +75,9 @@ struct Sequences {
 
 inline constexpr std::int64_t kNullSlot = -1;
 
+// The limit of a pool that is absent: no slot is out of its range.
+inline constexpr std::int64_t kNoLimit = INT64_MAX;
+
 // Which pool slot row b reads and writes; kNullSlot for "none".
 struct Slots {
   IndexView read, read_columns, write;
@@ -96,7 +99,11 @@ struct Slots {
   std::int64_t raw_write(std::int64_t row) const {
     return write.present() ? write.at(row) : raw_read(row);
   }
-  std::int64_t read_slot(std::int64_t row) const { return checked(raw_read(row), read_limit); }
+  std::int64_t read_slot(std::int64_t row) const {
+    // Nothing is read and nobody said "null": the row starts from zero.
+    if (!read.present() && read_limit == kNoLimit) return row;
+    return checked(raw_read(row), read_limit);
+  }
   std::int64_t write_slot(std::int64_t row) const { return checked(raw_write(row), write_limit); }
 };
 

@@ -23,10 +23,20 @@ std::string_view heads_letter(std::string_view pattern) {
   return pattern.substr(pattern.rfind(' ') + 1);
 }
 
+// A number that came through another language need not be one of the enumerators.
+template <class Enum>
+void check_enumerator(std::string_view argument, Enum value, Enum last, std::string_view expected) {
+  const int number = static_cast<int>(value);
+  if (number < 0 || number > static_cast<int>(last)) {
+    core::fail(argument, expected, core::text(std::int64_t{number}));
+  }
+}
+
 }  // namespace
 
 GateView check_gate(const Gate& gate, std::string_view pattern, Shapes& shapes, bool ragged,
                     const Context& context) {
+  check_enumerator("gate.kind", gate.kind, Gate::Kind::kRaw, "kNone, kLinear, kLog or kRaw");
   GateView result;
   result.kind = gate.kind;
   if (gate.kind != Gate::Kind::kRaw) {
@@ -51,6 +61,7 @@ GateView check_gate(const Gate& gate, std::string_view pattern, Shapes& shapes, 
 
 BetaView check_beta(const Beta& beta, std::string_view pattern, Shapes& shapes, bool ragged,
                     const Context& context) {
+  check_enumerator("beta.kind", beta.kind, Beta::Kind::kLogit, "kNone, kProbability or kLogit");
   BetaView result;
   result.kind = beta.kind;
   if (beta.kind == Beta::Kind::kNone) {
@@ -83,8 +94,9 @@ NormView check_norm(const norm::GatedNorm& norm, std::string_view pattern, Shape
 }
 
 PoolView check_pool(std::string_view argument, const TensorView& view, std::string_view pattern,
-                    StateLayout layout, Inner inner, Shapes& shapes, const Context& context) {
-  core::check_tensor(argument, view, core::kFloatTypes, context, inner, Access::kWrite);
+                    StateLayout layout, Inner inner, Access access, Shapes& shapes,
+                    const Context& context) {
+  core::check_tensor(argument, view, core::kFloatTypes, context, inner, access);
   shapes.match(argument, view, pattern);
   const int d = view.rank - 3;  // heads
   PoolView pool{view.data, view.dtype, view.shape[d - 1], view.strides[d - 1], view.strides[d],
@@ -94,8 +106,10 @@ PoolView check_pool(std::string_view argument, const TensorView& view, std::stri
   return pool;
 }
 
-void check_numbers(Problem& problem, const std::optional<double>& scale, bool l2norm,
-                   double l2norm_eps) {
+void check_options(Problem& problem, StateLayout layout, const std::optional<double>& scale,
+                   bool l2norm, double l2norm_eps) {
+  check_enumerator("layout", layout, StateLayout::kVK, "kKV or kVK");
+  problem.layout = layout;
   core::check_scale(scale);
   if (l2norm) core::check_positive("l2norm_eps", l2norm_eps);
   problem.scale = scale.value_or(1.0 / std::sqrt(static_cast<double>(problem.K)));

@@ -61,10 +61,10 @@ BetaView check_beta(const Beta& beta, std::string_view pattern, core::Shapes& sh
 NormView check_norm(const norm::GatedNorm& norm, std::string_view pattern, core::Shapes& shapes,
                     bool ragged, const Context& context);
 PoolView check_pool(std::string_view argument, const TensorView& view, std::string_view pattern,
-                    StateLayout layout, core::Inner inner, core::Shapes& shapes,
-                    const Context& context);
-void check_numbers(Problem& problem, const std::optional<double>& scale, bool l2norm,
-                   double l2norm_eps);
+                    StateLayout layout, core::Inner inner, core::Access access,
+                    core::Shapes& shapes, const Context& context);
+void check_options(Problem& problem, StateLayout layout, const std::optional<double>& scale,
+                   bool l2norm, double l2norm_eps);
 void check_value_heads(std::int64_t H, std::int64_t HV);  // HV a multiple of H
 
 }  // namespace hyla::gdn

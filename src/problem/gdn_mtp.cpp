@@ -62,6 +62,10 @@ void check_state_options(const MtpParams& params) {
   if (params.step_slots.present()) {
     core::check_absent("states_out", params.states_out, "beside step_slots");
     if (!*params.update_state) core::fail("update_state", "true with step_slots", "false");
+    if (!params.write_slots.present()) {
+      core::check_absent("commit_lengths", params.commit_lengths,
+                         "with step_slots unless write_slots says where the final state goes");
+    }
   }
   if (!*params.update_state) {
     core::check_absent("write_slots", params.write_slots, "without update_state");
@@ -94,7 +98,7 @@ MtpProblem validate(const MtpParams& params, const Context& context) {
     p.states_out =
         check_pool("states_out", params.states_out,
                    params.layout == StateLayout::kKV ? ">=B steps HV K V" : ">=B steps HV V K",
-                   params.layout, core::Inner::kContiguous, shapes, context);
+                   params.layout, core::Inner::kContiguous, core::Access::kWrite, shapes, context);
     p.states_out_row_stride = params.states_out.strides[0];
     check_columns("states_out", p.states_out.slots, p, context);
   }

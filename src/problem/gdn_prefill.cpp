@@ -1,7 +1,6 @@
 #include "problem/gdn_prefill.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace hyla::gdn {
 namespace {
@@ -28,21 +27,25 @@ std::string_view pool_pattern(StateLayout layout) {
 
 void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& shapes,
                   const Context& context) {
-  p.layout = params.layout;
+  using core::Access;
+  using core::Inner;
+  using core::kNoLimit;
   if (params.state.present()) {
+    const Access access = params.state_out.present() ? Access::kRead : Access::kWrite;
     p.initial = check_pool("state", params.state, pool_pattern(params.layout), params.layout,
-                           core::Inner::kContiguous, shapes, context);
+                           Inner::kContiguous, access, shapes, context);
   }
   p.final = p.initial;
   if (params.state_out.present()) {
     p.final =
         check_pool("state_out", params.state_out,
                    params.layout == StateLayout::kKV ? "out_slots Hs K V" : "out_slots Hs V K",
-                   params.layout, core::Inner::kContiguous, shapes, context);
+                   params.layout, Inner::kContiguous, Access::kWrite, shapes, context);
   }
-  // Without a pool every slot is as good as any other: rows are never padding by being out of
-  // range.
-  constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+  if (!p.final.present()) core::check_absent("write_slots", params.write_slots, "without a pool");
+  if (!params.update_state) {
+    core::check_absent("write_slots", params.write_slots, "without update_state");
+  }
   const std::int64_t rows = p.sequences.rows;
   if (!params.read_slots.present() && !params.write_slots.present() && params.state_out.present() &&
       rows > p.final.slots) {
@@ -62,9 +65,10 @@ void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& 
   }
 }
 
-// Which tokens are checkpoints, on the host.
+// Which tokens are checkpoints, on the host. Nothing of a padding row is looked at.
 void check_offsets(const PrefillProblem& p) {
   for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
+    if (p.slots.read_slot(n) == core::kNullSlot) continue;
     std::int64_t before = -1;
     for (std::int64_t i = 0; i < p.checkpoint_count(n); ++i) {
       const std::int64_t offset = p.checkpoint_offsets.at(n, i);
@@ -81,6 +85,7 @@ void check_offsets(const PrefillProblem& p) {
 // Where they go, on the host.
 void check_destinations(const PrefillProblem& p) {
   for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
+    if (p.slots.read_slot(n) == core::kNullSlot) continue;
     const std::int64_t count = p.checkpoint_count(n);
     if (p.checkpoints.present()) {
       const std::int64_t begin = p.checkpoint_starts.at(n), end = p.checkpoint_starts.at(n + 1);
@@ -137,7 +142,7 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, core::Sha
     p.checkpoints =
         check_pool("checkpoints", params.checkpoints,
                    params.layout == StateLayout::kKV ? "checkpoints Hs K V" : "checkpoints Hs V K",
-                   params.layout, core::Inner::kContiguous, shapes, context);
+                   params.layout, core::Inner::kContiguous, core::Access::kWrite, shapes, context);
     p.checkpoint_starts =
         core::check_indices("checkpoint_starts", params.checkpoint_starts, "N+1", columns, context);
   }
@@ -149,8 +154,12 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, core::Sha
 void check_no_overlap(const PrefillParams& params) {
   core::Overlaps overlaps;
   overlaps.writes("out", params.out);
-  overlaps.writes("state", params.state);
-  overlaps.writes("state_out", params.state_out);
+  if (params.state_out.present()) {
+    overlaps.writes("state_out", params.state_out);
+    overlaps.reads("state", params.state);
+  } else {
+    overlaps.writes("state", params.state);
+  }
   overlaps.writes("checkpoints", params.checkpoints);
   overlaps.reads("q", params.q);
   overlaps.reads("k", params.k);
@@ -218,7 +227,7 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
   p.k = token_view(params.k, true, true);
   p.v = token_view(params.v, true, true);
   p.out = token_view(params.out, true, true);
-  check_numbers(p, params.scale, params.l2norm, params.l2norm_eps);
+  check_options(p, params.layout, params.scale, params.l2norm, params.l2norm_eps);
   if (params.decay_cutoff_log2.has_value()) {
     core::check_positive("decay_cutoff_log2", *params.decay_cutoff_log2);
     p.decay_cutoff_log2 = *params.decay_cutoff_log2;

@@ -20,6 +20,7 @@ void check_sizes(const RecurrenceParams& params) {
 
 // A block of heads inside the packed rows.
 core::TokenView packed(const TensorView& rows, std::int64_t first_channel, std::int64_t dim) {
+  if (rows.shape[0] == 0) return {rows.data, rows.dtype, 0, 0, 0, 0};  // data may be null
   const std::int64_t channel = rows.strides[1];
   const std::int64_t bytes =
       first_channel * channel * static_cast<std::int64_t>(size_of(rows.dtype));
@@ -54,10 +55,9 @@ RecurrenceProblem validate(const RecurrenceParams& params, const Context& contex
   shapes.match("out", params.out, "total HV*V");
   p.gate = check_gate(params.gate, "total HV", shapes, true, context);
   p.beta = check_beta(params.beta, "total HV", shapes, true, context);
-  p.layout = params.layout;
   p.initial = check_pool("state", params.state,
                          params.layout == StateLayout::kKV ? "slots HV K V" : "slots HV V K",
-                         params.layout, Inner::kAny, shapes, context);
+                         params.layout, Inner::kAny, Access::kWrite, shapes, context);
   p.final = p.initial;
   p.sequences = core::check_sequences({params.cu_seqlens, params.starts, params.lengths},
                                       shapes["total"], context);
@@ -70,7 +70,7 @@ RecurrenceProblem validate(const RecurrenceParams& params, const Context& contex
   p.k = packed(params.qkv, H * p.K, p.K);
   p.v = packed(params.qkv, 2 * H * p.K, p.V);
   p.out = packed(params.out, 0, p.V);
-  check_numbers(p, params.scale, params.l2norm, params.l2norm_eps);
+  check_options(p, params.layout, params.scale, params.l2norm, params.l2norm_eps);
 
   core::Overlaps overlaps;
   overlaps.writes("out", params.out);

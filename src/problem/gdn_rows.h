@@ -40,9 +40,8 @@ void check_rows(Problem& p, const Params& params, const RowPatterns& patterns, c
   p.gate = check_gate(params.gate, patterns.gates, shapes, ragged, context);
   p.beta = check_beta(params.beta, patterns.gates, shapes, ragged, context);
   p.norm = check_norm(params.norm, patterns.values, shapes, ragged, context);
-  p.layout = params.layout;
   p.initial = check_pool("state", params.state, pool_pattern(params.layout), params.layout,
-                         Inner::kContiguous, shapes, context);
+                         Inner::kContiguous, Access::kWrite, shapes, context);
   p.final = p.initial;
   p.q_heads = p.k_heads = shapes["H"];
   p.heads = p.v_heads = shapes["HV"];
@@ -52,7 +51,7 @@ void check_rows(Problem& p, const Params& params, const RowPatterns& patterns, c
   p.k = token_view(params.k, ragged, true);
   p.v = token_view(params.v, ragged, true);
   p.out = token_view(params.out, ragged, true);
-  check_numbers(p, params.scale, params.l2norm, params.l2norm_eps);
+  check_options(p, params.layout, params.scale, params.l2norm, params.l2norm_eps);
 }
 
 template <class Params>
