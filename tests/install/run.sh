@@ -54,6 +54,15 @@ alone() {
 }
 step "every public header compiles alone" alone
 
+alone_in_c() {
+  local header
+  for header in version.h c_api.h; do
+    printf '#include <hyla/%s>\nint not_empty;\n' "$header" |
+      cc -std=c11 -pedantic -Wall -Wextra -Werror -fsyntax-only -I "$prefix/include" -x c - || return 1
+  done
+}
+step "the C headers are C11" alone_in_c
+
 step "find_package: configure" cmake -S "$here/consumer" -B "$work/consumer" -G Ninja \
   "-DCMAKE_PREFIX_PATH=$prefix"
 step "find_package: build" cmake --build "$work/consumer"
