@@ -1,4 +1,4 @@
-# testing/: random tensors, guarded buffers and the problem grammar, shared by the tool and the tests.
+# testing/: random tensors, guarded buffers and the problem grammar, for the tool and the tests.
 
 include(HylaDependencies)
 hyla_require_header_library(fmt fmt/core.h)

@@ -30,7 +30,7 @@ else
 fi
 files=()
 while IFS= read -r -d '' file; do
-  if [ -f "$file" ]; then files+=("$file"); fi # a file deleted but not yet committed is still listed
+  if [ -f "$file" ]; then files+=("$file"); fi # git still lists a deleted file
 done < <(list)
 if [ "${#files[@]}" = 0 ]; then
   echo "format: no files"

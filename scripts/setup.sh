@@ -68,7 +68,7 @@ if [ "${#missing[@]}" -gt 0 ]; then
   apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o=Dpkg::Use-Pty=0 "$@"; }
 
   echo "setup: installing ${missing[*]}"
-  apt update </dev/null || echo "setup: the package lists could not be refreshed, trying as they are" >&2
+  apt update </dev/null || echo "setup: the package lists stay as they are" >&2
   apt install -y --no-install-recommends "${missing[@]}" </dev/null
   # Makes rebuilds quick, is never needed.
   have_command ccache || apt install -y --no-install-recommends ccache </dev/null || true

@@ -71,7 +71,8 @@ tests() { # name, preset, ctest arguments...
   failed=$((failed + (bad > 0 ? bad : 1)))
   echo "FAILED  $bad of $total tests, $((SECONDS - started)) s:"
   # What the failed tests said, then their names.
-  grep -v -E ' (Passed|\*\*\*Skipped) +[0-9.]+ sec$|^ +Start ' "$log" | tail -n 120 | sed 's/^/    /'
+  grep -v -E ' (Passed|\*\*\*Skipped) +[0-9.]+ sec$|^ +Start ' "$log" |
+    tail -n 120 | sed 's/^/    /'
   record "$name" FAILED "$bad of $total tests, see $log"
   return 1
 }

@@ -55,10 +55,10 @@ alone() {
 step "every public header compiles alone" alone
 
 alone_in_c() {
-  local header
+  local header flags=(-std=c11 -pedantic -Wall -Wextra -Werror -fsyntax-only)
   for header in version.h c_api.h; do
     printf '#include <hyla/%s>\nint not_empty;\n' "$header" |
-      cc -std=c11 -pedantic -Wall -Wextra -Werror -fsyntax-only -I "$prefix/include" -x c - || return 1
+      cc "${flags[@]}" -I "$prefix/include" -x c - || return 1
   done
 }
 step "the C headers are C11" alone_in_c
@@ -71,7 +71,8 @@ cat "$work/log"
 
 static=
 case "$library" in *.a) static=--static ;; esac
-flags=$(pkg-config $static --cflags --libs hyla) || { echo "FAILED: pkg-config knows no hyla"; exit 1; }
+step "pkg-config: find" pkg-config --exists hyla
+flags=$(pkg-config $static --cflags --libs hyla)
 # shellcheck disable=SC2086
 step "pkg-config: build in C" cc -std=c11 -pedantic -Wall -Wextra -Werror \
   "$here/consumer.c" $flags -o "$work/c_consumer"
