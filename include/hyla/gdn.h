@@ -77,19 +77,19 @@ struct DecodeParams {
   TensorView v;  // [B, HV, V] or [B, 1, HV, V]; dtype of q
   // [slots, HV, V, K] (kVK) or [slots, HV, K, V] (kKV); float32, bfloat16, float16; in place
   TensorView state;
-  TensorView out;         // shape and dtype of v
-  Gate gate;              // value [B, HV] or [B, 1, HV]
-  Beta beta;              // value [B, HV] or [B, 1, HV]
-  TensorView read_slots;  // [B], or [B, S] with read_columns; int32, int64, uint32
+  TensorView out;           // shape and dtype of v
+  Gate gate{};              // value [B, HV] or [B, 1, HV]
+  Beta beta{};              // value [B, HV] or [B, 1, HV]
+  TensorView read_slots{};  // [B], or [B, S] with read_columns; int32, int64, uint32
   // [B]: row b reads read_slots[b, read_columns[b]], the column clamped to the table
-  TensorView read_columns;
-  TensorView write_slots;  // [B]
+  TensorView read_columns{};
+  TensorView write_slots{};  // [B]
   std::int64_t first_slot = 0;
   StateLayout layout = StateLayout::kVK;
-  std::optional<double> scale;  // absent: 1/sqrt(K)
-  bool l2norm = false;          // x * rsqrt(sum(x^2) + eps) of q and k
+  std::optional<double> scale{};  // absent: 1/sqrt(K)
+  bool l2norm = false;            // x * rsqrt(sum(x^2) + eps) of q and k
   double l2norm_eps = 1e-6;
-  norm::GatedNorm norm;        // fused epilogue; z [B, HV, V] or [B, 1, HV, V]
+  norm::GatedNorm norm{};      // fused epilogue; z [B, HV, V] or [B, 1, HV, V]
   const char* impl = nullptr;  // force an implementation by name
 };
 
@@ -101,65 +101,66 @@ struct MtpParams {
   TensorView state;  // [slots, HV, V, K] or [slots, HV, K, V]; in place
   TensorView out;    // shape and dtype of v
   std::optional<bool> update_state;  // required: is the final state written to the pool?
-  Gate gate;                         // value [B, T, HV] or [total, HV]
-  Beta beta;                         // value [B, T, HV] or [total, HV]
-  TensorView read_slots, read_columns, write_slots;  // as in DecodeParams
+  Gate gate{};                       // value [B, T, HV] or [total, HV]
+  Beta beta{};                       // value [B, T, HV] or [total, HV]
+  TensorView read_slots{}, read_columns{}, write_slots{};  // as in DecodeParams
   std::int64_t first_slot = 0;
-  TensorView cu_seqlens;       // [B + 1]: rows of different lengths
-  TensorView starts, lengths;  // [B] each: the same for rows that do not lie back to back
+  TensorView cu_seqlens{};         // [B + 1]: rows of different lengths
+  TensorView starts{}, lengths{};  // [B] each: the same for rows that do not lie back to back
   // [>=B, >=T, HV, V, K] or [..., K, V]: the state after every token; any strides outside the
   // last two dimensions; float32, bfloat16, float16; excludes step_slots
-  TensorView states_out;
+  TensorView states_out{};
   // [B, >=T]: pool slot of the state after every token; a null slot skips that write. The final
   // state is then written only where write_slots is given too
-  TensorView step_slots;
+  TensorView step_slots{};
   // [B]: the final state is the one after that many tokens; 0: as it was
-  TensorView commit_lengths;
+  TensorView commit_lengths{};
   StateLayout layout = StateLayout::kVK;
-  std::optional<double> scale;
+  std::optional<double> scale{};
   bool l2norm = false;
   double l2norm_eps = 1e-6;
-  norm::GatedNorm norm;  // fused epilogue; z has the shape of out
+  norm::GatedNorm norm{};  // fused epilogue; z has the shape of out
   const char* impl = nullptr;
 };
 
 // Chunked prefill over ragged sequences (seed 003). GVA: HV a multiple of Hq = Hk; GQA: Hq a
 // multiple of Hk = HV, then there are Hq outputs and states. Hs = max(Hq, HV).
 struct PrefillParams {
-  TensorView q;                // [total, Hq, K]; float32, bfloat16, float16
-  TensorView k;                // [total, Hk, K]
-  TensorView v;                // [total, HV, V]
-  TensorView out;              // [total, Hs, V]; dtype of q
-  TensorView cu_seqlens;       // [N + 1]
-  TensorView starts, lengths;  // [N] each: instead of cu_seqlens
+  TensorView q;                    // [total, Hq, K]; float32, bfloat16, float16
+  TensorView k;                    // [total, Hk, K]
+  TensorView v;                    // [total, HV, V]
+  TensorView out;                  // [total, Hs, V]; dtype of q
+  TensorView cu_seqlens{};         // [N + 1]
+  TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
   // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: start from
   // zero
-  TensorView state;
-  TensorView state_out;      // pool of final states and checkpoint slots; absent: `state`
+  TensorView state{};
+  TensorView state_out{};    // pool of final states and checkpoint slots; absent: `state`
   bool update_state = true;  // are the final states written?
-  Gate gate;                 // value [total, Hs]
-  Beta beta;                 // value [total, Hs]
-  TensorView read_slots, read_columns;  // as in DecodeParams, rows are sequences
-  TensorView write_slots;               // [N]; absent: the read slots
+  Gate gate{};               // value [total, Hs]
+  Beta beta{};               // value [total, Hs]
+  TensorView read_slots{}, read_columns{};  // as in DecodeParams, rows are sequences
+  TensorView write_slots{};                 // [N]; absent: the read slots
   std::int64_t first_slot = 0;
   // [N] bool or uint8; false: start from zero whatever the pool holds
-  TensorView has_initial_state;
+  TensorView has_initial_state{};
   // a multiple of 64; 0: none. floor(length / every) checkpoints a sequence
   std::int64_t checkpoint_every = 0;
   // [N, C]: token counts in rising order instead; a negative entry ends the list
-  TensorView checkpoint_offsets;
+  TensorView checkpoint_offsets{};
   // [total_checkpoints, Hs, V, K] or [..., K, V]: where checkpoints go; float32, bfloat16,
   // float16
-  TensorView checkpoints;
+  TensorView checkpoints{};
   // [N + 1] int64: the i-th checkpoint of sequence n goes to row checkpoint_starts[n] + i
-  TensorView checkpoint_starts;
-  TensorView checkpoint_slots;  // [N, C]: or straight into pool slots; a null slot skips that write
+  TensorView checkpoint_starts{};
+  TensorView
+      checkpoint_slots{};  // [N, C]: or straight into pool slots; a null slot skips that write
   StateLayout layout = StateLayout::kVK;
-  std::optional<double> scale;
+  std::optional<double> scale{};
   bool l2norm = false;
   double l2norm_eps = 1e-6;
   // a kernel may drop terms that decayed below 2^-this; the reference drops none
-  std::optional<double> decay_cutoff_log2;
+  std::optional<double> decay_cutoff_log2{};
   const char* impl = nullptr;
 };
 
@@ -170,14 +171,14 @@ struct RecurrenceParams {
   TensorView state;  // [slots, HV, K, V] (kKV) or [slots, HV, V, K] (kVK); in place
   TensorView out;    // [total, HV*V]; dtype of qkv
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;  // H, HV, K, V
-  TensorView cu_seqlens;                                                    // [N + 1]
-  TensorView starts, lengths;  // [N] each: instead of cu_seqlens
-  Gate gate;                   // value [total, HV]
-  Beta beta;                   // value [total, HV]
-  TensorView read_slots, read_columns, write_slots;
+  TensorView cu_seqlens{};                                                  // [N + 1]
+  TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
+  Gate gate{};                     // value [total, HV]
+  Beta beta{};                     // value [total, HV]
+  TensorView read_slots{}, read_columns{}, write_slots{};
   std::int64_t first_slot = 0;
   StateLayout layout = StateLayout::kKV;
-  std::optional<double> scale;
+  std::optional<double> scale{};
   bool l2norm = true;
   double l2norm_eps = 1e-6;
   const char* impl = nullptr;

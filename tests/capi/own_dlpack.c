@@ -1,5 +1,5 @@
-/* A program that brings DLPack under a path of its own, of an old version: included first, it is the
- * one that counts, and hyla takes its tensors. */
+/* A program that brings its own, old DLPack under another path: included first, it is the one that
+ * counts, and hyla takes its tensors. */
 #define DLPACK_DLPACK_H_
 #include <stdint.h>
 
