@@ -40,9 +40,27 @@ struct Run {
   void operator()(const gdn::DecodeParams& p) const { gdn::decode(p, context); }
   void operator()(const gdn::MtpParams& p) const { gdn::mtp(p, context); }
   void operator()(const gdn::RecurrenceParams& p) const { gdn::recurrence(p, context); }
+  void operator()(const conv::PrefillParams& p) const { conv::prefill(p, context); }
+  void operator()(const conv::UpdateParams& p) const { conv::update(p, context); }
+  void operator()(const norm::GatedRmsParams& p) const { norm::gated_rms(p, context); }
+  void operator()(const attention::RunParams& p) const {
+    attention::RunBounds bounds;
+    bounds.max_sequences = rows(p);
+    bounds.max_tokens = p.q.shape[0];
+    bounds.max_kv_length = longest(p);
+    bounds.query_heads = p.q.shape[1];
+    bounds.kv_heads =
+        p.cache.k.shape[p.cache.layout == attention::KvLayout::kHND ? 1 : p.cache.k.rank - 2];
+    bounds.head_dim = p.q.shape[2];
+    bounds.value_dim = p.out.shape[2];
+    bounds.io = p.q.dtype;
+    bounds.device = context.device;
+    with_workspace(attention::run_workspace_bytes(bounds),
+                   [&](Workspace workspace) { attention::run(p, workspace, context); });
+  }
   void operator()(const gdn::PrefillParams& p) const {
     gdn::PrefillBounds bounds;
-    bounds.max_sequences = p.cu_seqlens.present() ? p.cu_seqlens.shape[0] - 1 : p.lengths.shape[0];
+    bounds.max_sequences = rows(p);
     bounds.max_tokens = p.q.shape[0];
     bounds.query_heads = p.q.shape[1];
     bounds.key_heads = p.k.shape[1];
@@ -53,6 +71,19 @@ struct Run {
     bounds.device = context.device;
     with_workspace(gdn::prefill_workspace_bytes(bounds),
                    [&](Workspace workspace) { gdn::prefill(p, workspace, context); });
+  }
+
+  template <class P>
+  static std::int64_t rows(const P& p) {
+    return p.cu_seqlens.present() ? p.cu_seqlens.shape[0] - 1 : p.lengths.shape[0];
+  }
+
+  // Room that a cache has for the tokens of one row.
+  static std::int64_t longest(const attention::RunParams& p) {
+    const TensorView& k = p.cache.k;
+    if (p.cache.kind == attention::KvCache::Kind::kRagged) return k.shape[0];
+    const std::int64_t tokens = k.shape[p.cache.layout == attention::KvLayout::kHND ? 2 : 1];
+    return p.cache.page_table.present() ? tokens * p.cache.page_table.shape[1] : tokens;
   }
 
   template <class Body>
@@ -73,7 +104,9 @@ Call::Call(const Call& other)
 }
 
 const char* Call::operation() const {
-  constexpr const char* kNames[] = {"gdn.decode", "gdn.mtp", "gdn.prefill", "gdn.recurrence"};
+  constexpr const char* kNames[] = {"gdn.decode",     "gdn.mtp",      "gdn.prefill",
+                                    "gdn.recurrence", "conv.prefill", "conv.update",
+                                    "norm.gated_rms", "attention.run"};
   static_assert(std::size(kNames) == std::variant_size_v<Params>);
   return kNames[params.index()];
 }

@@ -12,8 +12,9 @@
 
 namespace hyla::testing {
 
-using Params =
-    std::variant<gdn::DecodeParams, gdn::MtpParams, gdn::PrefillParams, gdn::RecurrenceParams>;
+using Params = std::variant<gdn::DecodeParams, gdn::MtpParams, gdn::PrefillParams,
+                            gdn::RecurrenceParams, conv::PrefillParams, conv::UpdateParams,
+                            norm::GatedRmsParams, attention::RunParams>;
 
 // Every tensor of `params` is a view into one of `buffers`.
 struct Call {

@@ -11,8 +11,6 @@ constexpr double kPaddedShare = 0.2, kElsewhereShare = 0.4, kUnwrittenShare = 0.
 constexpr std::int64_t kSpareSlots = 3;
 constexpr std::int64_t kTableColumns = 3;
 constexpr std::int64_t kMaxShift = 8, kMaxGap = 24;
-// Far outside every pool: a row that is padding must not look at its write slot.
-constexpr std::int64_t kNobody = 1 << 30;
 
 template <class T>
 void shuffle(std::vector<T>& values, const Random& random) {
@@ -118,6 +116,17 @@ void CaseBuilder::set_read_table(TensorView& slots, TensorView& columns, const R
   }
   slots = indices("read_slots", table, {rows.count(), kTableColumns});
   columns = indices("read_columns", column);
+}
+
+TensorView CaseBuilder::fresh_rows(const TensorView& pool, const Rows& rows) {
+  const Random draw = random("has_initial_state");
+  Buffer& mask = add("has_initial_state", DType::kUInt8, {rows.count()});
+  mask.fill_by([&](std::int64_t row) { return draw.chance(row, 0.5) ? 1 : 0; });
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    const std::int64_t slot = rows.read[static_cast<std::size_t>(row)];
+    if (mask.get(row) == 0 && slot >= rows.first_slot) poison(pool.slice(0, slot, 1));
+  }
+  return mask.view();
 }
 
 void CaseBuilder::poison_tokens(const TensorView& view, const Rows& rows, bool ragged) const {

@@ -37,6 +37,9 @@ class CaseBuilder {
   TensorView indices(const std::string& name, const std::vector<std::int64_t>& values,
                      std::vector<std::int64_t> shape = {});
 
+  // Where index tensors must not point: far outside every pool and cache.
+  static constexpr std::int64_t kNobody = 1 << 30;
+
   // Rows of `lengths` tokens. `ragged`: token offsets count over the whole batch.
   Rows rows(const std::vector<std::int64_t>& lengths, bool ragged) const;
 
@@ -66,6 +69,9 @@ class CaseBuilder {
     if (options_.elsewhere) params.write_slots = indices("write_slots", rows.write);
   }
 
+  // A mask that lets half of the rows start from zero; their slots of the pool are poison.
+  TensorView fresh_rows(const TensorView& pool, const Rows& rows);
+
   // Poison where nobody may read: tokens of padding rows and between rows ([total, ...] or
   // [B, T, ...] tensors), slots that no row reads ([slots, ...]).
   void poison_tokens(const TensorView& view, const Rows& rows, bool ragged) const;
@@ -86,5 +92,9 @@ Call random_decode(CaseBuilder builder);
 Call random_mtp(CaseBuilder builder);
 Call random_prefill(CaseBuilder builder);
 Call random_recurrence(CaseBuilder builder);
+Call random_conv_prefill(CaseBuilder builder);
+Call random_conv_update(CaseBuilder builder);
+Call random_gated_rms(CaseBuilder builder);
+Call random_attention(CaseBuilder builder);
 
 }  // namespace hyla::testing

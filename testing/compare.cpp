@@ -96,8 +96,9 @@ double half_ulp(DType dtype, double value) {
 }
 
 DType operand_dtype(const Call& call) {
-  const auto* prefill = std::get_if<gdn::PrefillParams>(&call.params);
-  return prefill == nullptr ? DType::kFloat32 : prefill->q.dtype;
+  if (const auto* p = std::get_if<gdn::PrefillParams>(&call.params)) return p->q.dtype;
+  if (const auto* p = std::get_if<attention::RunParams>(&call.params)) return p->q.dtype;
+  return DType::kFloat32;
 }
 
 Judge::Judge(const Call& call, Exact exact)

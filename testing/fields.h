@@ -5,7 +5,10 @@
 // for numbers, switches and enumerations. `impl` is not among them: it says who computes, not what.
 #pragma once
 
+#include <hyla/attention.h>
+#include <hyla/conv.h>
 #include <hyla/gdn.h>
+#include <hyla/norm.h>
 
 #include <array>
 #include <concepts>
@@ -30,6 +33,12 @@ constexpr std::array<std::string_view, 3> enum_names(gdn::Beta::Kind) {
 constexpr std::array<std::string_view, 2> enum_names(norm::Activation) {
   return {"silu", "sigmoid"};
 }
+
+constexpr std::array<std::string_view, 2> enum_names(conv::Activation) { return {"none", "silu"}; }
+constexpr std::array<std::string_view, 4> enum_names(attention::KvCache::Kind) {
+  return {"none", "dense", "ragged", "paged"};
+}
+constexpr std::array<std::string_view, 2> enum_names(attention::KvLayout) { return {"nhd", "hnd"}; }
 
 namespace detail {
 
@@ -75,6 +84,18 @@ void norm_fields(auto& p, auto& visit) {
   visit("norm.weight", p.norm.weight, Access::kRead);
   visit("norm.eps", p.norm.eps);
   visit("norm.gate", p.norm.gate);
+}
+
+void conv_fields(auto& p, auto& visit) {
+  visit("x", p.x, Access::kRead);
+  visit("weight", p.weight, Access::kRead);
+  visit("out", p.out, Access::kWrite);
+  visit("state", p.state, Access::kWrite);
+  visit("bias", p.bias, Access::kRead);
+  sequence_fields(p, visit);
+  slot_fields(p, visit);
+  visit("window_offsets", p.window_offsets, Access::kRead);
+  visit("activation", p.activation);
 }
 
 }  // namespace detail
@@ -133,6 +154,53 @@ void for_each_field(P& p, Visit&& visit) {
   detail::slot_fields(p, visit);
   detail::sequence_fields(p, visit);
   detail::scalar_fields(p, visit);
+}
+
+template <ParamsOf<conv::PrefillParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  detail::conv_fields(p, visit);
+  visit("has_initial_state", p.has_initial_state, Access::kRead);
+  visit("checkpoint_offsets", p.checkpoint_offsets, Access::kRead);
+  visit("checkpoint_slots", p.checkpoint_slots, Access::kRead);
+}
+
+template <ParamsOf<conv::UpdateParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  detail::conv_fields(p, visit);
+  visit("commit_lengths", p.commit_lengths, Access::kRead);
+}
+
+template <ParamsOf<norm::GatedRmsParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  visit("x", p.x, Access::kRead);
+  visit("z", p.z, Access::kRead);
+  visit("weight", p.weight, Access::kRead);
+  visit("out", p.out, Access::kWrite);
+  visit("eps", p.eps);
+  visit("gate", p.gate);
+}
+
+template <ParamsOf<attention::RunParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  visit("q", p.q, Access::kRead);
+  visit("out", p.out, Access::kWrite);
+  visit("cache.kind", p.cache.kind);
+  visit("cache.layout", p.cache.layout);
+  visit("cache.k", p.cache.k, Access::kRead);
+  visit("cache.v", p.cache.v, Access::kRead);
+  visit("cache.k_scales", p.cache.k_scales, Access::kRead);
+  visit("cache.v_scales", p.cache.v_scales, Access::kRead);
+  visit("cache.cu_kv", p.cache.cu_kv, Access::kRead);
+  visit("cache.page_table", p.cache.page_table, Access::kRead);
+  detail::sequence_fields(p, visit);
+  visit("kv_lengths", p.kv_lengths, Access::kRead);
+  visit("causal", p.causal);
+  visit("window", p.window);
+  visit("chunk", p.chunk);
+  visit("sinks", p.sinks, Access::kRead);
+  visit("softcap", p.softcap);
+  visit("scale", p.scale);
+  visit("lse", p.lse, Access::kWrite);
 }
 
 // The tensors alone: visit(name, view, Access).

@@ -9,17 +9,6 @@ namespace {
 
 using std::int64_t;
 
-double number(const TensorView& view, std::initializer_list<int64_t> index) {
-  int64_t offset = 0;
-  int d = 0;
-  for (int64_t i : index) offset += i * view.strides[d++];
-  return load_element(view, offset);
-}
-
-int64_t integer(const TensorView& view, std::initializer_list<int64_t> index) {
-  return static_cast<int64_t>(number(view, index));
-}
-
 // All four operations brought to one form: q, k, v, out, gates as [B, T, ...] or [total, ...].
 struct Form {
   bool ragged = false;
@@ -59,13 +48,7 @@ TensorView token(const Form& f, const TensorView& view, int64_t row, int64_t t) 
   return f.ragged ? view.select(0, begin_of(f, row) + t) : view.select(0, row).select(0, t);
 }
 
-int64_t read_slot(const Form& f, int64_t row) {
-  if (!f.read_slots.present()) return row;
-  if (f.read_slots.rank == 1) return integer(f.read_slots, {row});
-  const int64_t last = f.read_slots.shape[1] - 1;
-  return integer(f.read_slots,
-                 {row, std::min(last, std::max<int64_t>(0, integer(f.read_columns, {row})))});
-}
+int64_t read_slot(const Form& f, int64_t row) { return naive_read_slot(f, row); }
 
 int64_t write_slot(const Form& f, const TensorView& write_slots, int64_t row) {
   return write_slots.present() ? integer(write_slots, {row}) : read_slot(f, row);
@@ -75,12 +58,6 @@ int64_t write_slot(const Form& f, const TensorView& write_slots, int64_t row) {
 TensorView matrix(const Form& f, const TensorView& pool, int64_t slot, int64_t head) {
   const TensorView m = pool.select(0, slot).select(0, head);
   return f.layout == gdn::StateLayout::kVK ? m : m.swap(0, 1);
-}
-
-double rounded(double value, DType dtype) {
-  if (dtype == DType::kBFloat16) return static_cast<float>(bfloat16(static_cast<float>(value)));
-  if (dtype == DType::kFloat16) return static_cast<float>(float16(static_cast<float>(value)));
-  return value;
 }
 
 template <class Real>

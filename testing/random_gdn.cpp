@@ -168,6 +168,7 @@ Call random_decode(CaseBuilder builder) {
   TokenTensors tokens{builder, {spec.b}, spec.hv, {}};
   tokens.set_qkv(p);
   tokens.set_gates(p.gate, p.beta);
+  if (builder.options().extras) tokens.set_norm(p.norm);
   p.state = random_pool(builder, rows, spec.hv);
   builder.set_slots(p, rows);
   set_numbers(p, spec);
@@ -183,6 +184,7 @@ Call random_mtp(CaseBuilder builder) {
   TokenTensors tokens{builder, ragged ? Dims{rows.total} : Dims{spec.b, spec.t}, spec.hv, {}};
   tokens.set_qkv(p);
   tokens.set_gates(p.gate, p.beta);
+  if (builder.options().extras) tokens.set_norm(p.norm);
   p.state = random_pool(builder, rows, spec.hv);
   if (ragged) builder.set_sequences(p, rows);
   builder.set_slots(p, rows);
@@ -218,16 +220,7 @@ Call random_prefill(CaseBuilder builder) {
   p.state = random_pool(builder, rows, heads);
   builder.set_sequences(p, rows);
   builder.set_slots(p, rows);
-  if (builder.options().fresh_rows) {
-    const Random draw = builder.random("has_initial_state");
-    Buffer& mask = builder.add("has_initial_state", DType::kUInt8, {rows.count()});
-    mask.fill_by([&](std::int64_t row) { return draw.chance(row, 0.5) ? 1 : 0; });
-    p.has_initial_state = mask.view();
-    for (std::int64_t row = 0; row < rows.count(); ++row) {
-      const std::int64_t slot = rows.read[static_cast<std::size_t>(row)];
-      if (mask.get(row) == 0 && slot >= rows.first_slot) poison(p.state.slice(0, slot, 1));
-    }
-  }
+  if (builder.options().fresh_rows) p.has_initial_state = builder.fresh_rows(p.state, rows);
   if (spec.checkpoint != 0) {
     std::vector<std::int64_t> starts{0};
     for (std::int64_t length : rows.lengths) {

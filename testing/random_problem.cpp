@@ -3,37 +3,75 @@
 #include <hyla/error.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "testing/case_builder.h"
 
 namespace hyla::testing {
 namespace {
 
-// Elements of the tensors that grow with the problem; index tensors do not count.
-double io_elements(const ProblemSpec& spec) {
-  const auto tokens = static_cast<double>(total_tokens(spec));
-  const double per_token = static_cast<double>(spec.hq * spec.k + spec.hk * spec.k +
-                                               (spec.hv + std::max(spec.hq, spec.hv)) * spec.v);
-  return tokens * per_token;
-}
+// Bytes of the tensors that grow with the problem, as double because the product of the largest
+// values overflows an integer.
+struct Sizes {
+  const ProblemSpec& spec;
+  double tokens, rows;
 
-double state_elements(const ProblemSpec& spec) {
-  const std::vector<std::int64_t> lengths = row_lengths(spec);
-  const auto rows = static_cast<double>(lengths.size());
-  double states = spec.slots != 0 ? static_cast<double>(spec.slots) : 2 * rows;
-  if (spec.operation == Operation::kGdnMtp && spec.mode == Mode::kAll && !lengths.empty()) {
-    states += rows * static_cast<double>(*std::max_element(lengths.begin(), lengths.end()));
+  explicit Sizes(const ProblemSpec& s)
+      : spec(s),
+        tokens(static_cast<double>(total_tokens(s))),
+        rows(static_cast<double>(row_lengths(s).size())) {}
+
+  double io(std::int64_t per_token) const {
+    return tokens * static_cast<double>(per_token) * static_cast<double>(size_of(spec.io));
   }
-  if (spec.checkpoint != 0) {
-    for (std::int64_t length : lengths) states += static_cast<double>(length / spec.checkpoint);
+  double pool(double states, std::int64_t per_state) const {
+    return states * static_cast<double>(per_state) * static_cast<double>(size_of(spec.state));
   }
-  return states * static_cast<double>(std::max(spec.hq, spec.hv) * spec.k * spec.v);
-}
+  double slots() const { return spec.slots != 0 ? static_cast<double>(spec.slots) : 2 * rows; }
+
+  double gdn() const {
+    const std::int64_t heads = std::max(spec.hq, spec.hv);
+    const std::vector<std::int64_t> lengths = row_lengths(spec);
+    double states = slots();
+    if (spec.mode == Mode::kAll && !lengths.empty()) {
+      states += rows * static_cast<double>(*std::max_element(lengths.begin(), lengths.end()));
+    }
+    for (std::int64_t length : lengths) {
+      if (spec.checkpoint != 0) states += static_cast<double>(length / spec.checkpoint);
+    }
+    return io((spec.hq + spec.hk) * spec.k + (spec.hv + heads) * spec.v) +
+           pool(states, heads * spec.k * spec.v);
+  }
+  double conv() const {
+    const std::int64_t channels = 2 * spec.hq * spec.k + spec.hv * spec.v;
+    return io(2 * channels) + pool(slots(), channels * spec.width);
+  }
+  double attention() const {
+    double keys = 0;
+    for (std::int64_t length : kv_lengths(spec)) keys += static_cast<double>(length);
+    return io(2 * spec.hq * spec.d) +
+           keys * static_cast<double>(2 * spec.hk * spec.d) * static_cast<double>(size_of(spec.kv));
+  }
+  double all() const {
+    switch (spec.operation) {
+      case Operation::kConvPrefill:
+      case Operation::kConvUpdate:
+        return conv();
+      case Operation::kNormGatedRms:
+        return io(3 * spec.hv * spec.v);
+      case Operation::kAttentionDecode:
+      case Operation::kAttentionPrefill:
+        return attention();
+      default:
+        return gdn();
+    }
+  }
+};
 
 }  // namespace
 
 CaseOptions CaseOptions::hostile() {
-  return {true, true, true, true, true, true, true, true, true};
+  return {true, true, true, true, true, true, true, true, true, true};
 }
 
 CaseOptions CaseOptions::drawn(std::uint64_t seed) {
@@ -47,13 +85,13 @@ CaseOptions CaseOptions::drawn(std::uint64_t seed) {
   options.read_table = (bits & 32) != 0;
   options.starts = (bits & 64) != 0;
   options.fresh_rows = (bits & 128) != 0;
-  options.wide_indices = (bits & 256) != 0;
+  options.extras = (bits & 256) != 0;
+  options.wide_indices = (bits & 512) != 0;
   return options;
 }
 
 std::int64_t check_memory(const ProblemSpec& spec) {
-  const double bytes = io_elements(spec) * static_cast<double>(size_of(spec.io)) +
-                       state_elements(spec) * static_cast<double>(size_of(spec.state));
+  const double bytes = Sizes(spec).all();
   const auto have = static_cast<double>(devices().front().memory_bytes);
   if (bytes > have) {
     constexpr double kGiB = 1 << 30;
@@ -79,9 +117,17 @@ Call random_call(const ProblemSpec& spec, const CaseOptions& options) {
       return random_prefill(std::move(builder));
     case Operation::kGdnRecurrence:
       return random_recurrence(std::move(builder));
-    default:
-      throw Unsupported("operation", std::string(name_of(spec.operation)) + " is not built in");
+    case Operation::kConvPrefill:
+      return random_conv_prefill(std::move(builder));
+    case Operation::kConvUpdate:
+      return random_conv_update(std::move(builder));
+    case Operation::kNormGatedRms:
+      return random_gated_rms(std::move(builder));
+    case Operation::kAttentionDecode:
+    case Operation::kAttentionPrefill:
+      return random_attention(std::move(builder));
   }
+  throw std::logic_error("an operation without a random call");
 }
 
 }  // namespace hyla::testing

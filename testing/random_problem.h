@@ -18,6 +18,7 @@ struct CaseOptions {
   bool read_table = false;  // read_slots [B, S] with read_columns
   bool starts = false;      // sequences by starts and lengths, with unused tokens between
   bool fresh_rows = false;  // prefill: some rows start from zero, whatever the pool holds
+  bool extras = false;      // optional arguments: bias, sinks, LSE, fused norm, window offsets
   bool wide_indices = false;  // int64 instead of int32
 
   static CaseOptions plain() { return {}; }

@@ -49,7 +49,20 @@ INSTANTIATE_TEST_SUITE_P(
                       "gdn_prefill:lens=65+0+130+1,hq=1,hv=2,k=16,v=24,checkpoint=64",
                       "gdn_prefill:lens=9+40,hq=4,hk=2,hv=2,k=16,v=8,io=f32,gate=raw,norm=1",
                       "gdn_recurrence:lens=7+0+3+12,hq=2,hv=4,k=16,v=24",
-                      "gdn_recurrence:lens=5x4,hq=1,hv=2,k=8,v=8,layout=vk,state=bf16,gate=log"));
+                      "gdn_recurrence:lens=5x4,hq=1,hv=2,k=8,v=8,layout=vk,state=bf16,gate=log",
+                      "conv_prefill:lens=5+0+1+9,hq=1,hv=2,k=8,v=8",
+                      "conv_prefill:lens=2+3,hq=1,hv=1,k=8,v=8,width=2,io=f32,state=f32",
+                      "conv_update:b=6,hq=1,hv=2,k=8,v=8,io=f16,state=f16",
+                      "conv_update:b=4,t=3,hq=1,hv=2,k=8,v=8,width=3",
+                      "conv_update:lens=2+0+3+1,hq=1,hv=2,k=8,v=8", "norm_gated_rms:b=5,hv=3,v=24",
+                      "norm_gated_rms:b=3,hv=2,v=8,io=f32",
+                      "attention_decode:b=3,hq=4,hk=2,d=16,kvlen=1+40+17,page=8",
+                      "attention_decode:b=2,t=3,hq=2,hk=1,d=24,kvlen=33,page=0,io=f32,kv=f16",
+                      "attention_decode:b=2,hq=2,hk=2,d=16,kvlen=20,page=3,kv=e4m3",
+                      "attention_decode:b=2,hq=4,hk=2,d=32,kvlen=20,page=16,kv=int8,io=f16",
+                      "attention_prefill:lens=7+0+20,hq=4,hk=2,d=16,page=4,mask=window,window=5",
+                      "attention_prefill:lens=9+3,kvlen=30,hq=2,hk=2,d=8,mask=chunked,window=8",
+                      "attention_prefill:lens=6,hq=2,hk=1,d=16,page=0,mask=none"));
 
 struct Spoiled {
   const char* tensor;
