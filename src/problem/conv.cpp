@@ -136,7 +136,7 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, Shapes& s
 void check_draft_columns(const UpdateProblem& p, const Context& context) {
   std::int64_t longest = 0;
   if (!p.sequences.ragged()) {
-    longest = p.sequences.tokens;
+    longest = p.sequences.rows > 0 ? p.sequences.tokens : 0;
   } else if (on_host(context)) {
     for (std::int64_t row = 0; row < p.sequences.rows; ++row) {
       if (!p.padding(row)) longest = std::max(longest, p.sequences.length(row));
