@@ -58,10 +58,12 @@ concept Dtype = requires {
 }
 &&dtype_of<typename T::dtype> != DType::kNone;
 
+// The first question keeps g++ 12 from an error of its own at a data member that is not static.
 template <class T>
 concept PageSize = requires {
-  typename std::integral_constant<int, T::page_size>;
+  requires !std::is_member_pointer_v<decltype(&T::page_size)>;
 }
+&&requires { typename std::integral_constant<int, T::page_size>; }
 &&(T::page_size >= 0);
 
 template <class T>
@@ -159,8 +161,9 @@ concept Copy = requires(const T& operand) {
 
 template <class T>
 concept QuantizationGranularity = requires {
-  typename std::integral_constant<int, T::quantization_granularity>;
-};
+  requires !std::is_member_pointer_v<decltype(&T::quantization_granularity)>;
+}
+&&requires { typename std::integral_constant<int, T::quantization_granularity>; };
 
 template <class T>
 concept ScaleDtype = requires {
