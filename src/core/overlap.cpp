@@ -55,9 +55,8 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {  // b > 0
 }
 
 // Do a's runs under dims[i..] and b's under dims[j..] meet, when b's first lies `shift` bytes after
-// a's first?
+// a's first? Their spans do.
 bool meet(const Runs& a, int i, const Runs& b, int j, std::int64_t shift, int& steps) {
-  if (shift >= a.span[i] || -shift >= b.span[j]) return false;
   if (i == a.rank && j == b.rank) return true;
   if (++steps > kMaxSteps) return true;
   const std::int64_t pitch_a = i < a.rank ? a.dims[i].pitch : 0;

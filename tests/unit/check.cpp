@@ -176,6 +176,23 @@ TEST(CheckNumbers, ScaleAndPositive) {
   }
 }
 
+TEST(CheckContext, StreamsWhereTheDeviceHasThem) {
+  Context context;
+  EXPECT_EQ(refusal([&] { check_context(context); }), "accepted");
+  context.threads = -1;
+  EXPECT_NE(refusal([&] { check_context(context); }).find("context.threads: "), std::string::npos);
+  context.threads = 3;
+  context.stream = Stream::cuda(nullptr);
+  EXPECT_NE(refusal([&] { check_context(context); }).find("context.stream: "), std::string::npos);
+  context.device = Device::cuda(1);
+  EXPECT_EQ(refusal([&] { check_context(context); }), "accepted");
+  context.stream = {};
+  EXPECT_NE(refusal([&] { check_context(context); }).find("context.stream: "), std::string::npos);
+  context.stream = Stream::cuda(memory);
+  context.device = Device::cuda(-1);
+  EXPECT_NE(refusal([&] { check_context(context); }).find("context.device: "), std::string::npos);
+}
+
 // Slots
 
 TensorView ints(std::vector<std::int32_t>& values) {

@@ -149,6 +149,34 @@ TEST(Overlap, InterleavedHeads) {
   EXPECT_TRUE(refused(k, qk.slice(2, 0, 17), false));
 }
 
+TEST(Overlap, ExactForManyTokens) {
+  // Nothing is read, so the memory need not exist.
+  const TensorView packed = TensorView::dense(memory, DType::kBFloat16, {1 << 20, 8, 5, 64});
+  const TensorView first = packed.slice(2, 0, 2), second = packed.slice(2, 2, 3);
+  EXPECT_FALSE(refused(first, second, true));
+  EXPECT_FALSE(refused(second, first, true));
+  EXPECT_FALSE(refused(packed.slice(1, 0, 3), packed.slice(1, 3, 5), true));
+  EXPECT_FALSE(refused(packed.slice(3, 7, 1), packed.slice(3, 8, 1), true));
+  EXPECT_TRUE(refused(packed.slice(2, 0, 3), second, true));
+}
+
+TEST(Overlap, ALateMeetingIsNotMissed) {
+  // Bytes at pitches of 2003 and 2011: element 1900 of a is element 1800 of b, and no others meet,
+  // which is more than a walk of bounded length can find out.
+  TensorView a = TensorView::dense(memory, DType::kUInt8, {2000});
+  TensorView b = TensorView::dense(memory, DType::kUInt8, {2000});
+  a.strides[0] = 2003;
+  b.strides[0] = 2011;
+  const std::int64_t shift = 1900 * 2003 - 1800 * 2011;
+  b.data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory) + shift);
+  EXPECT_TRUE(refused(a, b, false));
+  EXPECT_TRUE(refused(b, a, false));
+  a.shape[0] = 10;  // few enough to be sure that they do not meet
+  b.shape[0] = 10;
+  b.data = memory + 1;
+  EXPECT_FALSE(refused(a, b, false));
+}
+
 TEST(Overlap, DifferentElementSizesInOnePage) {
   // Pages of 512 bytes: a bfloat16 window in front, a float32 state behind.
   TensorView window = TensorView::dense(memory, DType::kBFloat16, {32, 64});
