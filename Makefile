@@ -17,7 +17,7 @@ help: ## Show this list
 	@echo "On Debian and Ubuntu, missing packages are named and installed first."
 	@echo "JOBS=n limits the parallel jobs; ARGS='...' goes to the tool in demo and bench."
 
-demo: setup ## See it work: a small model layer on this machine, checked against the reference
+demo: setup ## See it work: a small hybrid model is served, every token verified
 	@cmake --preset release --log-level=WARNING >/dev/null
 	@cmake --build --preset release --target hyla_cli --parallel $(JOBS)
 	@$(tool) demo $(ARGS)
