@@ -13,7 +13,7 @@
 namespace hyla::gdn_test {
 
 struct Spec {
-  Index lengths;
+  Index lengths = {};
   Index starts = {};                    // empty: back to back
   std::set<std::int64_t> padding = {};  // rows
   std::set<std::int64_t> fresh = {};  // rows whose slot must not be read: prefill starts from zero

@@ -1,58 +1,57 @@
-// Tensors whose every byte is accounted for: memory starts as NaN (indices: as a number far out of
-// any range), the gaps between strides and both ends stay so, and a test says which elements a call
-// was to write and within which bound.
+// Guarded tensors by multi-index, and what a call must leave in them: a test says which elements are
+// written and within which bound; every other bit stays.
 #pragma once
 
 #include <hyla/tensor.h>
 
 #include <cstdint>
-#include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "testing/buffer.h"
+#include "testing/random.h"
 
 namespace hyla::gdn_test {
 
 using Index = std::vector<std::int64_t>;
 
+// One number after another.
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
-  double uniform(double low, double high);
-  std::int64_t integer(std::int64_t low, std::int64_t high);  // both ends included
+  explicit Random(std::uint64_t seed) : source_(seed, "gdn") {}
+  double uniform(double low, double high) { return low + (high - low) * source_.uniform(next_++); }
+  std::int64_t integer(std::int64_t low, std::int64_t high) {  // both ends included
+    return low + source_.below(next_++, high - low + 1);
+  }
 
  private:
-  std::uint64_t next();
-  std::uint64_t state_;
+  testing::Random source_;
+  std::int64_t next_ = 0;
 };
 
 class Tensor {
  public:
   Tensor() = default;  // absent
   // Row-major; `gap` elements that nobody may touch lie behind every run of the last dimension.
-  Tensor(DType dtype, Index shape, std::int64_t gap = 0);
-  static Tensor strided(DType dtype, Index shape, Index strides);
+  Tensor(DType dtype, const Index& shape, std::int64_t gap = 0);
+  static Tensor strided(DType dtype, const Index& shape, const Index& strides);
   static Tensor of_indices(DType dtype, const Index& values);
-  static Tensor of_indices(DType dtype, const std::vector<Index>& rows);
+  static Tensor of_table(DType dtype, const std::vector<Index>& rows);
 
-  TensorView view() const;  // a test that writes through it says so
-  double get(const Index& index) const;
-  void set(const Index& index, double value);  // rounds to the dtype
+  TensorView view() const { return buffer_.has_value() ? buffer_->view() : TensorView(); }
+  double get(const Index& index) const { return testing::load_element(view(), offset(index)); }
+  void set(const Index& index, double value) {  // rounds to the dtype
+    testing::store_element(view(), offset(index), value);
+  }
   void fill(Random& random, double low, double high);
-
-  DType dtype() const { return dtype_; }
   const Index& shape() const { return shape_; }
-  std::int64_t offset(const Index& index) const;  // in elements, from the first byte owned
-  const std::vector<std::uint64_t>& bits() const { return memory_; }
-  bool same_bits(const Tensor& other, std::int64_t offset) const;
-  std::int64_t elements() const;  // owned, guards included
-  void copy_element(const Tensor& from, std::int64_t offset);
+  const testing::Buffer& buffer() const { return *buffer_; }
 
  private:
-  const char* base() const { return reinterpret_cast<const char*>(memory_.data()); }
-  char* base() { return reinterpret_cast<char*>(memory_.data()); }
-  DType dtype_ = DType::kNone;
-  Index shape_, strides_;
-  std::vector<std::uint64_t> memory_;
+  std::int64_t offset(const Index& index) const;
+  std::optional<testing::Buffer> buffer_;
+  Index shape_;
 };
 
 // Calls body(index) for every index of the shape, the last dimension fastest.
@@ -69,8 +68,6 @@ void for_each_index(const Index& shape, Body&& body) {
     if (d == 0) return;
   }
 }
-
-double half_ulp(DType dtype, double value);  // how far rounding to the dtype may move `value`
 
 // Reassociated float64 sums of up to a few hundred terms differ by less than this times the largest
 // magnitude involved (256 terms, two roundings each: 512 * 2^-53 = 6e-14).
