@@ -20,7 +20,7 @@ void check_workspace(std::size_t required, const Workspace& workspace, const Con
 }
 
 void fail_unknown_implementation(const char* forced, std::string_view known) {
-  fail("impl", "one of " + std::string(known), forced);
+  fail("impl", "one of " + std::string(known), "\"" + std::string(forced) + "\"");
 }
 
 }  // namespace hyla::core

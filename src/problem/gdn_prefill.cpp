@@ -8,13 +8,18 @@ namespace {
 using core::fail;
 using core::text;
 
+struct HeadNames {
+  const char *q, *k, *v;
+};
+
 // GVA: HV a multiple of Hq = Hk. GQA: Hq a multiple of Hk = HV.
-std::int64_t check_heads(std::int64_t Hq, std::int64_t Hk, std::int64_t HV) {
-  if (Hq < 1) fail("q", "at least one head", text(Hq));
+std::int64_t check_heads(std::int64_t Hq, std::int64_t Hk, std::int64_t HV,
+                         const HeadNames& names) {
+  if (Hq < 1) fail(names.q, "at least one head", text(Hq));
   const bool gva = Hk == Hq && HV >= Hq && HV % Hq == 0;
   const bool gqa = Hk == HV && Hk >= 1 && Hq % Hk == 0;
   if (!gva && !gqa) {
-    fail(Hk == Hq ? "v" : "k",
+    fail(Hk == Hq ? names.v : names.k,
          "heads with v a multiple of q = k (GVA) or q a multiple of k = v (GQA)",
          "q " + text(Hq) + ", k " + text(Hk) + ", v " + text(HV));
   }
@@ -208,7 +213,7 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
   p.q_heads = shapes["Hq"];
   p.k_heads = shapes["Hk"];
   p.v_heads = shapes["HV"];
-  p.heads = check_heads(p.q_heads, p.k_heads, p.v_heads);
+  p.heads = check_heads(p.q_heads, p.k_heads, p.v_heads, {"q", "k", "v"});
   shapes.bind("Hs", p.heads);
   core::check_tensor("out", params.out, {params.q.dtype}, context, Inner::kContiguous,
                      Access::kWrite);
@@ -245,11 +250,13 @@ void check_bounds(const PrefillBounds& bounds) {
   at_least("query_heads", bounds.query_heads, 1);
   at_least("key_heads", bounds.key_heads, 1);
   at_least("value_heads", bounds.value_heads, 1);
-  check_heads(bounds.query_heads, bounds.key_heads, bounds.value_heads);
+  check_heads(bounds.query_heads, bounds.key_heads, bounds.value_heads,
+              {"query_heads", "key_heads", "value_heads"});
   core::check_head_dim("key_dim", bounds.key_dim, "K");
   core::check_head_dim("value_dim", bounds.value_dim, "V");
   const bool io =
       bounds.io == DType::kFloat32 || bounds.io == DType::kBFloat16 || bounds.io == DType::kFloat16;
+  at_least("device", bounds.device.index, 0);
   if (!io) fail("io", "dtype float32 or bfloat16 or float16", name_of(bounds.io));
 }
 

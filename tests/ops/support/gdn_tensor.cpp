@@ -70,6 +70,11 @@ void Expectation::element(const Index& index, double value, double slack) {
   elements_.push_back({index, value, slack});
 }
 
+bool Expectation::unchanged() const {
+  const testing::Buffer &now = tensor_->buffer(), &then = before_.buffer();
+  return std::memcmp(now.data(), then.data(), now.data_bytes()) == 0;
+}
+
 void Expectation::check() const {
   Tensor expected = before_;
   const testing::Buffer& now = tensor_->buffer();

@@ -79,7 +79,8 @@ class Expectation {
   explicit Expectation(const Tensor& tensor, std::string name);
   // Element `index` becomes `value`, rounded once, up to `slack`.
   void element(const Index& index, double value, double slack);
-  void check() const;  // reports through GoogleTest
+  void check() const;      // reports through GoogleTest
+  bool unchanged() const;  // every element as before
 
  private:
   const Tensor* tensor_;
