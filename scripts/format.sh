@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Formats hyla's C, C++ and CUDA files; with --check only says which are not formatted.
+# Formats hyla's C, C++ and CUDA files; with --check only says which are not formatted. Exit code 77
+# is "cannot tell on this machine".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,7 @@ for candidate in "clang-format-$judge" clang-format; do
 done
 if [ -z "$tool" ]; then
   echo "format: clang-format was not found; run scripts/setup.sh" >&2
-  exit 1
+  exit 77
 fi
 version=$("$tool" --version | sed -n 's/.*version \([0-9]*\).*/\1/p')
 
@@ -40,7 +41,7 @@ fi
 if [ "${1:-}" = --check ]; then
   if [ "$version" != "$judge" ]; then
     echo "format: skipped, $tool is version $version and the rules are for version $judge"
-    exit 0
+    exit 77
   fi
   "$tool" --style=file --dry-run -Werror "${files[@]}"
   echo "format: ${#files[@]} files, all formatted"

@@ -27,11 +27,13 @@ else
 fi
 
 digest=$(scripts/sources_digest.sh)
-commit=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+commit=$(git rev-parse --verify -q HEAD 2>/dev/null || echo unknown)
 if [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then commit+=-modified; fi
 mkdir -p bench/results
 raw=build/cuda/bench.json
-if build/cuda/bin/hyla bench --suite gpu --json "$raw"; then
+if [ "$failed" = 1 ]; then
+  echo "gpu-check: not measured, since the tests failed" >&2
+elif build/cuda/bin/hyla bench --suite gpu --json "$raw"; then
   python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu"
 else
   echo "gpu-check: the benchmark failed; bench/results is unchanged" >&2
