@@ -12,4 +12,14 @@ if(hyla_tool_sources)
                                                              "${PROJECT_BINARY_DIR}/bin")
   target_include_directories(hyla_cli PRIVATE "${PROJECT_SOURCE_DIR}/tools/hyla")
   target_link_libraries(hyla_cli PRIVATE hyla_testing hyla_internal hyla_CLI11)
+  # Looked up by every build, so that a result never carries the commit of an older one.
+  add_custom_target(
+    hyla_commit
+    COMMAND "${CMAKE_COMMAND}" -DSOURCE=${PROJECT_SOURCE_DIR}
+            -DOUTPUT=${PROJECT_BINARY_DIR}/generated/hyla_commit.h -P
+            "${PROJECT_SOURCE_DIR}/cmake/HylaCommit.cmake"
+    BYPRODUCTS "${PROJECT_BINARY_DIR}/generated/hyla_commit.h"
+    VERBATIM)
+  add_dependencies(hyla_cli hyla_commit)
+  target_include_directories(hyla_cli PRIVATE "${PROJECT_BINARY_DIR}/generated")
 endif()

@@ -28,6 +28,8 @@ Format format_of(DType dtype) {
   }
 }
 
+double roundoff(DType dtype) { return std::ldexp(0.5, -format_of(dtype).mantissa_bits); }
+
 double largest(DType dtype) {
   return dtype == DType::kFloat16 ? 65504.0 : dtype == DType::kFloat8E4M3 ? 448.0 : 0x1.fep127;
 }
@@ -143,7 +145,7 @@ Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exac
   const std::vector<double> scale = scales(e, length);
   const auto vector_of = [&](std::size_t i) { return i / static_cast<std::size_t>(length); };
 
-  double eps = kFloorRoundoffs * std::ldexp(0.5, -format_of(operands_).mantissa_bits);
+  double eps = std::max(kFloorRoundoffs * roundoff(DType::kFloat32), roundoff(operands_));
   for (std::size_t i = 0; i < e.size(); ++i) {
     const double error = std::fabs(n[i] - e[i]);
     if (std::isfinite(error) && error > 0) eps = std::max(eps, error / scale[vector_of(i)]);

@@ -1,0 +1,130 @@
+#include "testing/limits.h"
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <thread>
+
+namespace hyla::testing {
+namespace {
+
+// The best vector instructions of the machine it runs on, whatever the build was for.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define HYLA_BEST_VECTORS \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define HYLA_BEST_VECTORS
+#endif
+
+HYLA_BEST_VECTORS void update(float* data, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) data[i] = data[i] * 0.999f + 0.001f;
+}
+
+constexpr int kLanes = 128;  // independent chains: enough to hide the latency of any FMA unit
+constexpr int kRounds = 20000;
+
+HYLA_BEST_VECTORS void multiply_add(float* data, int rounds) {
+  float x[kLanes];
+  for (int i = 0; i < kLanes; ++i) x[i] = data[i];
+  for (int round = 0; round < rounds; ++round) {
+    for (int i = 0; i < kLanes; ++i) x[i] = x[i] * 0.999f + 0.001f;
+  }
+  for (int i = 0; i < kLanes; ++i) data[i] = x[i];
+}
+
+int thread_count(int threads) {
+  if (threads > 0) return threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// Threads that start together at every run, so that their creation is not in the time.
+class Team {
+ public:
+  Team(int size, std::function<void(int)> body)
+      : body_(std::move(body)), start_(size), finish_(size) {
+    for (int i = 1; i < size; ++i) {
+      members_.emplace_back([this, i] {
+        for (;;) {
+          start_.arrive_and_wait();
+          if (stop_) return;
+          body_(i);
+          finish_.arrive_and_wait();
+        }
+      });
+    }
+  }
+  ~Team() {
+    stop_ = true;
+    start_.arrive_and_wait();
+    for (std::thread& member : members_) member.join();
+  }
+  void run() {
+    start_.arrive_and_wait();
+    body_(0);
+    finish_.arrive_and_wait();
+  }
+
+ private:
+  std::function<void(int)> body_;
+  std::barrier<> start_, finish_;
+  bool stop_ = false;
+  std::vector<std::thread> members_;
+};
+
+constexpr double kSmallBytes = 256 << 10;  // below this a second thread costs more than it brings
+constexpr double kLargestBytes = 1 << 30;  // larger buffers stream at the same rate
+
+}  // namespace
+
+Timing time_runs(const std::function<void()>& body, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kLeast = 3, kMost = 10000;
+  body();
+  std::vector<double> times;
+  const auto begin = Clock::now();
+  while (static_cast<int>(times.size()) < kMost) {
+    const auto before = Clock::now();
+    body();
+    const auto after = Clock::now();
+    times.push_back(std::chrono::duration<double, std::micro>(after - before).count());
+    const double spent = std::chrono::duration<double>(after - begin).count();
+    if (spent >= seconds && static_cast<int>(times.size()) >= kLeast) break;
+  }
+  std::sort(times.begin(), times.end());
+  const std::size_t middle = times.size() / 2;
+  const double median =
+      times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
+  return {median, times.front(), static_cast<int>(times.size())};
+}
+
+double streaming_us(double bytes, int threads, double seconds) {
+  const double moved = std::min(bytes, kLargestBytes);
+  const int count = moved < kSmallBytes ? 1 : thread_count(threads);
+  const std::size_t floats = std::max<std::size_t>(static_cast<std::size_t>(moved / 8), 1);
+  const auto data = std::make_unique<float[]>(floats);
+  const std::size_t share =
+      (floats + static_cast<std::size_t>(count) - 1) / static_cast<std::size_t>(count);
+  Team team(count, [&](int member) {
+    const std::size_t begin = std::min(floats, share * static_cast<std::size_t>(member));
+    update(data.get() + begin, std::min(share, floats - begin));
+  });
+  return time_runs([&] { team.run(); }, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
+}
+
+double peak_flops(int threads) {
+  static std::map<int, double> known;
+  const int count = thread_count(threads);
+  const auto found = known.find(count);
+  if (found != known.end()) return found->second;
+  std::vector<float> data(static_cast<std::size_t>(count) * kLanes, 1.0f);
+  Team team(count, [&](int member) { multiply_add(data.data() + member * kLanes, kRounds); });
+  const Timing timing = time_runs([&] { team.run(); }, 0.1);
+  const double flops = 2.0 * kLanes * kRounds * count / (timing.min_us * 1e-6);
+  known[count] = flops;
+  return flops;
+}
+
+}  // namespace hyla::testing

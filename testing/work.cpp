@@ -1,0 +1,94 @@
+#include "testing/work.h"
+
+#include <algorithm>
+
+namespace hyla::testing {
+namespace {
+
+double bytes_of(DType dtype) { return static_cast<double>(size_of(dtype)); }
+
+// A token of a head: decay (1), k^T S (2), the update (2) and q^T S (2), for each state element.
+constexpr double kFlopsPerStateElement = 7;
+constexpr double kSiluFlops = 4, kNormFlops = 8;
+
+Work gdn(const ProblemSpec& spec) {
+  const auto heads = static_cast<double>(std::max(spec.hq, spec.hv));
+  const auto tokens = static_cast<double>(total_tokens(spec));
+  const std::vector<std::int64_t> lengths = row_lengths(spec);
+  const auto rows = static_cast<double>(lengths.size());
+  const double state = heads * static_cast<double>(spec.k * spec.v);
+  double states = rows + (spec.mode == Mode::kAll ? tokens : rows);  // read + written
+  for (std::int64_t length : lengths) {
+    if (spec.checkpoint != 0) states += static_cast<double>(length / spec.checkpoint);
+  }
+  const double per_token = static_cast<double>((spec.hq + spec.hk) * spec.k + spec.hv * spec.v) +
+                           heads * static_cast<double>(spec.v);
+  return {states * state * bytes_of(spec.state) + tokens * per_token * bytes_of(spec.io),
+          kFlopsPerStateElement * tokens * state};
+}
+
+Work conv(const ProblemSpec& spec) {
+  const auto channels = static_cast<double>(2 * spec.hq * spec.k + spec.hv * spec.v);
+  const double values = static_cast<double>(total_tokens(spec)) * channels;
+  const double windows = static_cast<double>(row_lengths(spec).size()) * channels *
+                         static_cast<double>(spec.width - 1);
+  const auto taps = static_cast<double>(spec.width);
+  return {2 * values * bytes_of(spec.io) + 2 * windows * bytes_of(spec.state) +
+              channels * taps * bytes_of(spec.io),
+          values * (2 * taps + kSiluFlops)};
+}
+
+Work norm(const ProblemSpec& spec) {
+  const double values = static_cast<double>(spec.b * spec.hv * spec.v);
+  return {3 * values * bytes_of(spec.io), kNormFlops * values};
+}
+
+double visible_keys(const ProblemSpec& spec, std::int64_t position, std::int64_t length) {
+  switch (spec.mask) {
+    case Mask::kNone:
+      return static_cast<double>(length);
+    case Mask::kWindow:
+      return static_cast<double>(std::min(position + 1, spec.window));
+    case Mask::kChunked:
+      return static_cast<double>(position % spec.window + 1);
+    case Mask::kCausal:
+      break;
+  }
+  return static_cast<double>(position + 1);
+}
+
+Work attention(const ProblemSpec& spec) {
+  const std::vector<std::int64_t> queries = row_lengths(spec), keys = kv_lengths(spec);
+  double pairs = 0, read = 0;
+  for (std::size_t row = 0; row < queries.size(); ++row) {
+    double most = 0;
+    for (std::int64_t i = 0; i < queries[row]; ++i) {
+      const double seen = visible_keys(spec, keys[row] - queries[row] + i, keys[row]);
+      pairs += seen;
+      most = std::max(most, seen + static_cast<double>(queries[row] - 1 - i));
+    }
+    read += std::min(most, static_cast<double>(keys[row]));
+  }
+  const auto d = static_cast<double>(spec.d), hq = static_cast<double>(spec.hq);
+  const double io = 2 * static_cast<double>(total_tokens(spec)) * hq * d * bytes_of(spec.io);
+  return {io + 2 * read * static_cast<double>(spec.hk) * d * bytes_of(spec.kv), 4 * pairs * hq * d};
+}
+
+}  // namespace
+
+Work work_of(const ProblemSpec& spec) {
+  switch (spec.operation) {
+    case Operation::kConvPrefill:
+    case Operation::kConvUpdate:
+      return conv(spec);
+    case Operation::kNormGatedRms:
+      return norm(spec);
+    case Operation::kAttentionDecode:
+    case Operation::kAttentionPrefill:
+      return attention(spec);
+    default:
+      return gdn(spec);
+  }
+}
+
+}  // namespace hyla::testing

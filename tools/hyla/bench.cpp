@@ -1,0 +1,197 @@
+#include <fmt/core.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "build_info.h"
+#include "commands.h"
+#include "output.h"
+#include "plot.h"
+#include "suites.h"
+#include "testing/limits.h"
+#include "testing/random_problem.h"
+#include "testing/work.h"
+
+namespace hyla::tool {
+namespace {
+
+using testing::Call;
+using testing::ProblemSpec;
+
+struct Options {
+  std::vector<std::string> problems;
+  std::string suite = "quick", json, plot;
+  double seconds = 0.2;
+  bool all = false;
+};
+
+struct Result {
+  std::string problem, implementation;
+  double us = 0, limit_us = 0;
+  testing::Work work;
+
+  double ratio() const { return limit_us > 0 ? us / limit_us : 0; }
+};
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&seconds));
+  return text;
+}
+
+// The device that was measured: all problems of a run share it.
+std::string device_name(const std::vector<ProblemSpec>& specs) {
+  for (const DeviceInfo& info : devices()) {
+    if (!specs.empty() && info.device.kind == specs.front().device) return info.name;
+  }
+  return devices().front().name;
+}
+
+nlohmann::json machine(const std::string& name) {
+  utsname system{};
+  uname(&system);
+  const std::vector<DeviceInfo> all = devices();
+  return {{"name", name},
+          {"driver", ""},
+          {"cpu", all.front().name},
+          {"threads", all.front().multiprocessors},
+          {"memory_bytes", all.front().memory_bytes},
+          {"system", std::string(system.sysname) + " " + system.release},
+          {"compiler", build_compiler()}};
+}
+
+nlohmann::json report(const std::vector<Result>& results, const std::string& device) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Result& r : results) {
+    rows.push_back({{"problem", r.problem},
+                    {"impl", r.implementation},
+                    {"us", r.us},
+                    {"limit_us", r.limit_us},
+                    {"ratio", r.ratio()},
+                    {"bytes", r.work.bytes},
+                    {"flops", r.work.flops},
+                    {"peers", nlohmann::json::array()}});
+  }
+  return {{"hyla", version()},
+          {"commit", build_commit()},
+          {"sources_digest", sources_digest()},
+          {"machine", machine(device)},
+          {"date", now()},
+          {"results", rows}};
+}
+
+// Those to measure: the forced one, all that can run, or the one that the library would choose.
+std::vector<std::string> choose_implementations(const Call& call, const ProblemSpec& spec,
+                                                bool all) {
+  std::vector<std::string> chosen;
+  const std::vector<Candidate> candidates = testing::explain(call);
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.supported) continue;
+    if (!spec.impl.empty() && candidate.implementation != spec.impl) continue;
+    if (all || chosen.empty()) chosen.push_back(candidate.implementation);
+  }
+  if (chosen.empty() && !spec.impl.empty()) testing::run(call, spec.impl);  // says why
+  if (chosen.empty()) throw Unsupported(testing::to_string(spec), candidates);
+  return chosen;
+}
+
+// A call takes at least the time of its memory traffic and at least that of its arithmetic.
+double limit_us(const ProblemSpec& spec, const testing::Work& work, double seconds) {
+  const int threads = static_cast<int>(spec.threads);
+  const double streaming = testing::streaming_us(work.bytes, threads, seconds);
+  return std::max(streaming, work.flops / testing::peak_flops(threads) * 1e6);
+}
+
+std::vector<Result> measure(const ProblemSpec& spec, const Options& options) {
+  const Call call = testing::random_call(spec);
+  const testing::Work work = testing::work_of(spec);
+  std::vector<Result> results;
+  double limit = 0;
+  for (const std::string& name : choose_implementations(call, spec, options.all)) {
+    const testing::Timing timing =
+        testing::time_runs([&] { testing::run(call, name); }, options.seconds);
+    if (limit == 0) limit = limit_us(spec, work, options.seconds / 4);
+    results.push_back({testing::to_string(spec), name, timing.median_us, limit, work});
+  }
+  return results;
+}
+
+void write_plot(const std::string& path, const std::vector<Result>& results,
+                const std::string& device) {
+  if (path.empty()) return;
+  std::vector<Bar> bars;
+  for (const Result& r : results) {
+    bars.push_back({r.problem + "  (" + r.implementation + ")",
+                    fmt::format("{} us, {:.2f}x", microseconds(r.us), r.ratio()), r.us,
+                    r.limit_us});
+  }
+  const std::string title = fmt::format("hyla {} on {}", version(), device);
+  write_text("--plot", path, bar_chart(title, bars));
+}
+
+int bench(const Options& options) {
+  check_writable("--json", options.json);
+  check_writable("--plot", options.plot);
+  const std::vector<ProblemSpec> specs = choose_problems(options.problems, options.suite);
+  std::size_t width = 0;
+  for (const ProblemSpec& spec : specs) width = std::max(width, testing::to_string(spec).size());
+  std::FILE* out = table_stream(options.json);
+  Table table(out, {{"problem", width},
+                    {"impl", 10},
+                    {"us", 9, true},
+                    {"limit us", 9, true},
+                    {"ratio", 8, true},
+                    {"GB/s", 7, true},
+                    {"GFLOP/s", 8, true}});
+  Progress progress(specs.size());
+  std::vector<Result> results;
+  for (const ProblemSpec& spec : specs) {
+    progress.show(testing::to_string(spec));
+    const std::vector<Result> measured = measure(spec, options);
+    progress.clear();
+    progress.step();
+    for (const Result& r : measured) {
+      table.row({r.problem, r.implementation, microseconds(r.us), microseconds(r.limit_us),
+                 fmt::format("{:.2f}", r.ratio()),
+                 fmt::format("{:.2f}", r.work.bytes / r.us * 1e-3),
+                 fmt::format("{:.2f}", r.work.flops / r.us * 1e-3)});
+      results.push_back(r);
+    }
+  }
+  write_json(options.json, report(results, device_name(specs)));
+  write_plot(options.plot, results, device_name(specs));
+  return kGood;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "bench",
+      "Time calls and compare with what the machine can do: the limit is an in-place update of\n"
+      "the same bytes, or the same arithmetic, measured in the same run on the same threads");
+  auto options = std::make_shared<Options>();
+  command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
+      ->type_name("PROBLEM");
+  command->add_option("--suite", options->suite, "Problems to measure: " + suite_names())
+      ->capture_default_str()
+      ->type_name("NAME");
+  command->add_flag("--all", options->all, "Every implementation that can run, not only the best");
+  command->add_option("--min-time", options->seconds, "Seconds to spend on each, at the least")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 3600.0))
+      ->type_name("SECONDS");
+  command->add_option("--json", options->json, "Write the results to FILE (- for stdout)")
+      ->type_name("FILE");
+  command->add_option("--plot", options->plot, "Draw the results to FILE.svg")->type_name("FILE");
+  command->footer(
+      "Examples:\n"
+      "  hyla bench gdn_decode:b=8 gdn_decode:b=8,state=bf16\n"
+      "  hyla bench --suite cpu --json cpu.json --plot cpu.svg\n"
+      "  hyla bench gdn_decode:b=32,threads=1 --all");
+  command->callback([options] { exit_code() = bench(*options); });
+}
+
+}  // namespace hyla::tool

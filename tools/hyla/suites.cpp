@@ -1,0 +1,144 @@
+#include "suites.h"
+
+#include <hyla/backend.h>
+#include <hyla/error.h>
+
+#include <algorithm>
+
+#include "testing/random_problem.h"
+
+namespace hyla::tool {
+namespace {
+
+// Every operation and every kind of argument, small enough for a few seconds on one core.
+const std::vector<const char*> kQuick = {
+    "gdn_decode:b=4,hq=4,hv=8",
+    "gdn_decode:b=5,hq=2,hv=4,k=64,v=128,io=f16,state=bf16,layout=kv",
+    "gdn_decode:b=3,hq=2,hv=6,k=40,v=24,io=f32,gate=log,beta=prob,norm=0",
+    "gdn_decode:b=2,hq=2,hv=2,k=256,v=256,state=f16,gate=none,beta=none",
+    "gdn_mtp:b=3,t=4,hq=2,hv=4",
+    "gdn_mtp:b=3,t=8,hq=2,hv=4,k=64,v=64,mode=all,state=bf16",
+    "gdn_mtp:lens=3+1+0+6,hq=2,hv=4,mode=accepted,layout=kv",
+    "gdn_prefill:lens=65+0+130+1,hq=2,hv=4,checkpoint=64",
+    "gdn_prefill:lens=100+29,hq=4,hk=2,hv=2,k=64,v=64,gate=raw,beta=logit,norm=1,layout=kv",
+    "gdn_prefill:lens=200,hq=1,hv=2,io=f32,gate=log",
+    "gdn_recurrence:lens=7+0+33+1,hq=2,hv=4",
+    "gdn_recurrence:lens=5x6,hq=2,hv=4,k=64,v=64,io=f16,state=bf16,layout=vk,gate=raw,beta=logit",
+    "conv_prefill:lens=70+0+3,hq=2,hv=4,k=64,v=64",
+    "conv_prefill:lens=9+2,hq=1,hv=2,k=32,v=32,width=2,io=f32,state=f32",
+    "conv_update:b=6,hq=2,hv=4,k=64,v=64",
+    "conv_update:b=4,t=3,hq=2,hv=4,k=64,v=64,width=3,io=f16,state=f16",
+    "norm_gated_rms:b=9,hv=8",
+    "attention_decode:b=3,hq=8,hk=2,d=128,kvlen=1+700+97",
+    "attention_decode:b=2,hq=8,hk=1,d=64,kvlen=300,page=64,kv=e4m3",
+    "attention_decode:b=2,t=4,hq=4,hk=2,d=256,kvlen=129,page=0,kv=int8,io=f16",
+    "attention_prefill:lens=40+0+90,hq=4,hk=2,d=64,mask=window,window=33",
+    "attention_prefill:lens=30+8,kvlen=100,hq=4,hk=4,d=64,page=7,io=f32,kv=f16",
+};
+
+// The layer of a Qwen3-Next: 16 key heads, 32 value heads, 128 x 128.
+const std::vector<const char*> kCpu = {
+    "gdn_decode:b=1",
+    "gdn_decode:b=8",
+    "gdn_decode:b=8,state=bf16",
+    "gdn_decode:b=32",
+    "gdn_decode:b=8,layout=kv",
+    "gdn_mtp:b=4,t=4",
+    "gdn_prefill:lens=128",
+    "gdn_recurrence:lens=16x4",
+    "conv_prefill:lens=256",
+    "conv_update:b=32",
+    "norm_gated_rms:b=32",
+    "attention_decode:b=4,kvlen=1024",
+    "attention_prefill:lens=64,hq=16,hk=2",
+};
+
+// The shapes of the tables that the library is measured by.
+const std::vector<const char*> kGpu = {
+    "gdn_decode:b=1,device=cuda",
+    "gdn_decode:b=2,device=cuda",
+    "gdn_decode:b=4,device=cuda",
+    "gdn_decode:b=8,device=cuda",
+    "gdn_decode:b=16,device=cuda",
+    "gdn_decode:b=32,device=cuda",
+    "gdn_decode:b=64,device=cuda",
+    "gdn_decode:b=128,device=cuda",
+    "gdn_decode:b=256,device=cuda",
+    "gdn_decode:b=512,device=cuda",
+    "gdn_decode:b=64,layout=kv,device=cuda",
+    "gdn_decode:b=64,state=bf16,device=cuda",
+    "gdn_decode:b=512,state=bf16,device=cuda",
+    "gdn_mtp:b=32,t=2,device=cuda",
+    "gdn_mtp:b=32,device=cuda",
+    "gdn_mtp:b=32,t=8,device=cuda",
+    "gdn_mtp:b=128,t=8,device=cuda",
+    "gdn_mtp:b=32,mode=all,device=cuda",
+    "gdn_prefill:lens=32768,device=cuda",
+    "gdn_prefill:lens=8192,device=cuda",
+    "gdn_prefill:lens=8192x4,device=cuda",
+    "gdn_prefill:lens=1024x8,device=cuda",
+    "gdn_prefill:lens=256x64,device=cuda",
+    "gdn_prefill:lens=32768,hv=64,device=cuda",
+    "gdn_recurrence:lens=1x64,device=cuda",
+    "gdn_recurrence:lens=8x64,device=cuda",
+    "conv_prefill:lens=8192,device=cuda",
+    "conv_update:b=128,device=cuda",
+    "norm_gated_rms:b=128,device=cuda",
+    "attention_decode:b=64,kvlen=8192,device=cuda",
+    "attention_decode:b=64,kvlen=8192,page=64,kv=e4m3,device=cuda",
+    "attention_decode:b=1,kvlen=131072,page=64,device=cuda",
+    "attention_prefill:lens=8192,page=64,device=cuda",
+};
+
+}  // namespace
+
+const std::vector<Suite>& suites() {
+  static const std::vector<Suite> all = {
+      {"quick", "every operation, small", kQuick},
+      {"cpu", "one layer's shapes on the CPU", kCpu},
+      {"gpu", "the shapes of the published tables on a CUDA device", kGpu},
+  };
+  return all;
+}
+
+std::string suite_names() {
+  std::string names;
+  for (const Suite& suite : suites())
+    names += (names.empty() ? "" : ", ") + std::string(suite.name);
+  return names;
+}
+
+void require_device(const testing::ProblemSpec& spec) {
+  if (spec.device != Device::Kind::kCuda) return;
+  const std::vector<DeviceInfo> all = devices();
+  const bool found = std::any_of(all.begin(), all.end(), [](const DeviceInfo& info) {
+    return info.device.kind == Device::Kind::kCuda;
+  });
+  if (!found) {
+    throw InvalidArgument("device", "cpu on this machine",
+                          built_with_cuda() ? "cuda, but there is no CUDA device"
+                                            : "cuda, but hyla was built without CUDA and there "
+                                              "is no CUDA device");
+  }
+}
+
+std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,
+                                                  const std::string& suite) {
+  std::vector<testing::ProblemSpec> specs;
+  for (const std::string& text : problems) specs.push_back(testing::parse_problem(text));
+  if (problems.empty()) {
+    const auto found = std::find_if(suites().begin(), suites().end(),
+                                    [&](const Suite& s) { return s.name == suite; });
+    if (found == suites().end()) {
+      throw InvalidArgument("--suite", "one of " + suite_names(), suite);
+    }
+    for (const char* text : found->problems) specs.push_back(testing::parse_problem(text));
+  }
+  for (const testing::ProblemSpec& spec : specs) {
+    require_device(spec);
+    testing::check_memory(spec);
+  }
+  return specs;
+}
+
+}  // namespace hyla::tool
