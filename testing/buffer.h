@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,10 @@ class Buffer {
   std::byte* data() { return static_cast<std::byte*>(view_.data); }
   const std::byte* data() const { return static_cast<const std::byte*>(view_.data); }
   std::size_t data_bytes() const { return data_bytes_; }
+
+  // Everything, guard zones included.
+  std::span<std::byte> memory() { return {memory_.get(), total_bytes_}; }
+  std::span<const std::byte> memory() const { return {memory_.get(), total_bytes_}; }
 
   // Does the memory, guard zones included, hold this address?
   bool holds(const void* address) const;

@@ -35,32 +35,16 @@ void move_views(Params& params, const std::vector<Buffer>& from, std::vector<Buf
       params);
 }
 
-struct Run {
+std::int64_t rows_of(const auto& p) {
+  return p.cu_seqlens.present() ? p.cu_seqlens.shape[0] - 1 : p.lengths.shape[0];
+}
+
+struct WorkspaceBytes {
   const Context& context;
-  void operator()(const gdn::DecodeParams& p) const { gdn::decode(p, context); }
-  void operator()(const gdn::MtpParams& p) const { gdn::mtp(p, context); }
-  void operator()(const gdn::RecurrenceParams& p) const { gdn::recurrence(p, context); }
-  void operator()(const conv::PrefillParams& p) const { conv::prefill(p, context); }
-  void operator()(const conv::UpdateParams& p) const { conv::update(p, context); }
-  void operator()(const norm::GatedRmsParams& p) const { norm::gated_rms(p, context); }
-  void operator()(const attention::RunParams& p) const {
-    attention::RunBounds bounds;
-    bounds.max_sequences = rows(p);
-    bounds.max_tokens = p.q.shape[0];
-    bounds.max_kv_length = longest(p);
-    bounds.query_heads = p.q.shape[1];
-    bounds.kv_heads =
-        p.cache.k.shape[p.cache.layout == attention::KvLayout::kHND ? 1 : p.cache.k.rank - 2];
-    bounds.head_dim = p.q.shape[2];
-    bounds.value_dim = p.out.shape[2];
-    bounds.io = p.q.dtype;
-    bounds.device = context.device;
-    with_workspace(attention::run_workspace_bytes(bounds),
-                   [&](Workspace workspace) { attention::run(p, workspace, context); });
-  }
-  void operator()(const gdn::PrefillParams& p) const {
+
+  std::size_t operator()(const gdn::PrefillParams& p) const {
     gdn::PrefillBounds bounds;
-    bounds.max_sequences = rows(p);
+    bounds.max_sequences = rows_of(p);
     bounds.max_tokens = p.q.shape[0];
     bounds.query_heads = p.q.shape[1];
     bounds.key_heads = p.k.shape[1];
@@ -69,31 +53,45 @@ struct Run {
     bounds.value_dim = p.v.shape[2];
     bounds.io = p.q.dtype;
     bounds.device = context.device;
-    with_workspace(gdn::prefill_workspace_bytes(bounds),
-                   [&](Workspace workspace) { gdn::prefill(p, workspace, context); });
+    return gdn::prefill_workspace_bytes(bounds);
   }
-
-  template <class P>
-  static std::int64_t rows(const P& p) {
-    return p.cu_seqlens.present() ? p.cu_seqlens.shape[0] - 1 : p.lengths.shape[0];
+  std::size_t operator()(const attention::RunParams& p) const {
+    const TensorView& k = p.cache.k;
+    const bool heads_first = p.cache.layout == attention::KvLayout::kHND;
+    attention::RunBounds bounds;
+    bounds.max_sequences = rows_of(p);
+    bounds.max_tokens = p.q.shape[0];
+    bounds.max_kv_length = room(p);
+    bounds.query_heads = p.q.shape[1];
+    bounds.kv_heads = k.shape[heads_first ? 1 : k.rank - 2];
+    bounds.head_dim = p.q.shape[2];
+    bounds.value_dim = p.out.shape[2];
+    bounds.io = p.q.dtype;
+    bounds.device = context.device;
+    return attention::run_workspace_bytes(bounds);
   }
+  std::size_t operator()(const auto&) const { return 0; }
 
-  // Room that a cache has for the tokens of one row.
-  static std::int64_t longest(const attention::RunParams& p) {
+  // Tokens that a cache can hold for one row.
+  static std::int64_t room(const attention::RunParams& p) {
     const TensorView& k = p.cache.k;
     if (p.cache.kind == attention::KvCache::Kind::kRagged) return k.shape[0];
     const std::int64_t tokens = k.shape[p.cache.layout == attention::KvLayout::kHND ? 2 : 1];
     return p.cache.page_table.present() ? tokens * p.cache.page_table.shape[1] : tokens;
   }
+};
 
-  template <class Body>
-  void with_workspace(std::size_t bytes, Body&& body) const {
-    constexpr std::int64_t kAlignment = 256;
-    Buffer memory("workspace", DType::kUInt8, {static_cast<std::int64_t>(bytes) + kAlignment});
-    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-    const std::uintptr_t skip = (kAlignment - address % kAlignment) % kAlignment;
-    body(Workspace{memory.data() + skip, bytes, context.device});
-  }
+struct Run {
+  const Workspace& workspace;
+  const Context& context;
+  void operator()(const gdn::DecodeParams& p) const { gdn::decode(p, context); }
+  void operator()(const gdn::MtpParams& p) const { gdn::mtp(p, context); }
+  void operator()(const gdn::PrefillParams& p) const { gdn::prefill(p, workspace, context); }
+  void operator()(const gdn::RecurrenceParams& p) const { gdn::recurrence(p, context); }
+  void operator()(const conv::PrefillParams& p) const { conv::prefill(p, context); }
+  void operator()(const conv::UpdateParams& p) const { conv::update(p, context); }
+  void operator()(const norm::GatedRmsParams& p) const { norm::gated_rms(p, context); }
+  void operator()(const attention::RunParams& p) const { attention::run(p, workspace, context); }
 };
 
 }  // namespace
@@ -139,14 +137,33 @@ Call widened(const Call& call) {
   return result;
 }
 
-void run(const Call& call, const std::string& impl) {
+std::size_t workspace_bytes(const Params& params, const Context& context) {
+  // A call that is wrong is refused by the operation, which sees more than its sizes.
+  std::visit([&](const auto& p) { hyla::explain(p, context); }, params);
+  return std::visit(WorkspaceBytes{context}, params);
+}
+
+void run(const Params& params, const Workspace& workspace, const Context& context,
+         const std::string& impl) {
   std::visit(
       [&](auto p) {
         p.impl = impl.empty() ? nullptr : impl.c_str();
-        Run{call.context}(p);
+        Run{workspace, context}(p);
       },
-      call.params);
+      params);
 }
+
+Repeat::Repeat(const Call& call, std::string impl) : call_(call), impl_(std::move(impl)) {
+  const std::size_t bytes = workspace_bytes(call.params, call.context);
+  if (bytes == 0) return;
+  constexpr std::size_t kAlignment = 256;
+  memory_.resize(bytes + kAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+  const std::size_t skip = (kAlignment - address % kAlignment) % kAlignment;
+  workspace_ = {memory_.data() + skip, bytes, call.context.device};
+}
+
+void run(const Call& call, const std::string& impl) { Repeat(call, impl)(); }
 
 std::vector<Candidate> explain(const Call& call) {
   return std::visit([&](const auto& p) { return hyla::explain(p, call.context); }, call.params);

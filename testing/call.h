@@ -41,6 +41,24 @@ void run(const Call& call, const std::string& impl = {});
 
 std::vector<Candidate> explain(const Call& call);
 
+// The parts of run(), for calls whose memory lives elsewhere.
+std::size_t workspace_bytes(const Params& params, const Context& context);
+void run(const Params& params, const Workspace& workspace, const Context& context,
+         const std::string& impl);
+
+// Runs one call again and again, with nothing but the call itself in each.
+class Repeat {
+ public:
+  Repeat(const Call& call, std::string impl);
+  void operator()() const { run(call_.params, workspace_, call_.context, impl_); }
+
+ private:
+  const Call& call_;
+  std::string impl_;
+  std::vector<std::byte> memory_;
+  Workspace workspace_;
+};
+
 struct NamedTensor {
   std::string name;
   TensorView view;

@@ -9,6 +9,8 @@
 #include "output.h"
 #include "plot.h"
 #include "suites.h"
+#include "testing/device_call.h"
+#include "testing/device_memory.h"
 #include "testing/limits.h"
 #include "testing/random_problem.h"
 #include "testing/work.h"
@@ -86,19 +88,27 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
 std::vector<std::string> choose_implementations(const Call& call, const ProblemSpec& spec,
                                                 bool all) {
   std::vector<std::string> chosen;
-  const std::vector<Candidate> candidates = testing::explain(call);
+  const std::vector<Candidate> candidates = explain(spec, call);
   for (const Candidate& candidate : candidates) {
     if (!candidate.supported) continue;
     if (!spec.impl.empty() && candidate.implementation != spec.impl) continue;
     if (all || chosen.empty()) chosen.push_back(candidate.implementation);
   }
-  if (chosen.empty() && !spec.impl.empty()) testing::run(call, spec.impl);  // says why
+  if (chosen.empty() && !spec.impl.empty()) require_implementation(spec);
   if (chosen.empty()) throw Unsupported(testing::to_string(spec), candidates);
   return chosen;
 }
 
+bool on_gpu(const ProblemSpec& spec) { return spec.device == Device::Kind::kCuda; }
+
+double call_us(const ProblemSpec& spec, const Call& call, const std::string& impl, double seconds) {
+  if (on_gpu(spec)) return testing::device_call_us(call, impl, seconds);
+  return testing::time_runs(testing::Repeat(call, impl), seconds).median_us;
+}
+
 // A call takes at least the time of its memory traffic and at least that of its arithmetic.
 double limit_us(const ProblemSpec& spec, const testing::Work& work, double seconds) {
+  if (on_gpu(spec)) return testing::cuda::streaming_us(work.bytes, seconds);
   const int threads = static_cast<int>(spec.threads);
   const double streaming = testing::streaming_us(work.bytes, threads, seconds);
   return std::max(streaming, work.flops / testing::peak_flops(threads) * 1e6);
@@ -110,10 +120,9 @@ std::vector<Result> measure(const ProblemSpec& spec, const Options& options) {
   std::vector<Result> results;
   double limit = 0;
   for (const std::string& name : choose_implementations(call, spec, options.all)) {
-    const testing::Timing timing =
-        testing::time_runs([&] { testing::run(call, name); }, options.seconds);
+    const double us = call_us(spec, call, name, options.seconds);
     if (limit == 0) limit = limit_us(spec, work, options.seconds / 4);
-    results.push_back({testing::to_string(spec), name, timing.median_us, limit, work});
+    results.push_back({testing::to_string(spec), name, us, limit, work});
   }
   return results;
 }

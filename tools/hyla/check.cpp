@@ -7,6 +7,7 @@
 #include "output.h"
 #include "suites.h"
 #include "testing/compare.h"
+#include "testing/device_call.h"
 #include "testing/random_problem.h"
 
 namespace hyla::tool {
@@ -54,6 +55,18 @@ void keep_worst(Comparison& worst, const Comparison& next) {
   if (!next.ok || worst.tensor.empty() || next.ratio() > worst.ratio()) worst = next;
 }
 
+// A copy of the call after an implementation ran on it.
+Call outcome(const ProblemSpec& spec, const Call& call, const std::string& implementation) {
+  if (spec.device == Device::Kind::kCuda) {
+    const testing::DeviceCall device(call);
+    device.launch(implementation);
+    return device.result();
+  }
+  Call copy = call;
+  testing::run(copy, implementation);
+  return copy;
+}
+
 // Every implementation that takes the problem, on friendly and on hostile tensors.
 std::vector<Result> check_problem(const ProblemSpec& spec, int seeds) {
   std::vector<Result> results;
@@ -66,12 +79,11 @@ std::vector<Result> check_problem(const ProblemSpec& spec, int seeds) {
                    ? CaseOptions::hostile()
                    : CaseOptions::drawn(static_cast<std::uint64_t>(drawn.seed * 64 + variant)));
     Judges judges(call);
-    for (const Candidate& candidate : testing::explain(call)) {
+    for (const Candidate& candidate : explain(spec, call)) {
       if (!candidate.supported) continue;
       if (!spec.impl.empty() && candidate.implementation != spec.impl) continue;
-      Call copy = call;
-      testing::run(copy, candidate.implementation);
-      const Comparison comparison = judges.of(candidate.implementation).compare(copy);
+      const Comparison comparison = judges.of(candidate.implementation)
+                                        .compare(outcome(spec, call, candidate.implementation));
       const auto found = std::find_if(results.begin(), results.end(), [&](const Result& r) {
         return r.implementation == candidate.implementation;
       });
@@ -83,16 +95,6 @@ std::vector<Result> check_problem(const ProblemSpec& spec, int seeds) {
     }
   }
   return results;
-}
-
-// A name that no implementation has is a mistake of the caller, not a passed check.
-void require_implementation(const ProblemSpec& spec) {
-  if (spec.impl.empty()) return;
-  const std::vector<std::string> known = implementations(testing::library_name_of(spec.operation));
-  if (std::find(known.begin(), known.end(), spec.impl) != known.end()) return;
-  std::string names;
-  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-  throw InvalidArgument("impl", "one of " + names, spec.impl);
 }
 
 int check(const Options& options) {

@@ -22,7 +22,7 @@ void print_keys() {
 
 void explain_problem(const std::string& problem, const std::string& json_path) {
   const testing::ProblemSpec spec = choose_problems({problem}, {}).front();
-  const std::vector<Candidate> candidates = testing::explain(testing::random_call(spec));
+  const std::vector<Candidate> candidates = explain(spec, testing::random_call(spec));
   std::FILE* out = table_stream(json_path);
   std::size_t width = 0;
   for (const Candidate& c : candidates) width = std::max(width, c.implementation.size());

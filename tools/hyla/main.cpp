@@ -37,6 +37,17 @@ int complain(const std::string& message) {
   return kBadUsage;
 }
 
+// CLI11 would say that a command is missing, without naming the word that is none.
+void require_known_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->check_name(argv[1])) return;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  throw InvalidArgument("command", "one of " + known, argv[1]);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Inference kernels for hybrid linear attention models", "hyla"};
   app.footer(kFooter);
@@ -48,6 +59,7 @@ int run(int argc, char** argv) {
   add_bench(app);
   add_replay(app);
   add_demo(app);
+  require_known_command(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "testing/device_call.h"
 #include "testing/random_problem.h"
 
 namespace hyla::tool {
@@ -90,6 +91,20 @@ const std::vector<const char*> kGpu = {
     "attention_prefill:lens=8192,page=64,device=cuda",
 };
 
+void require_device(const testing::ProblemSpec& spec) {
+  if (spec.device != Device::Kind::kCuda) return;
+  const std::vector<DeviceInfo> all = devices();
+  const bool found = std::any_of(all.begin(), all.end(), [](const DeviceInfo& info) {
+    return info.device.kind == Device::Kind::kCuda;
+  });
+  if (!found) {
+    throw InvalidArgument("device", "cpu on this machine",
+                          built_with_cuda() ? "cuda, but there is no CUDA device"
+                                            : "cuda, but hyla was built without CUDA and there "
+                                              "is no CUDA device");
+  }
+}
+
 }  // namespace
 
 const std::vector<Suite>& suites() {
@@ -106,20 +121,6 @@ std::string suite_names() {
   for (const Suite& suite : suites())
     names += (names.empty() ? "" : ", ") + std::string(suite.name);
   return names;
-}
-
-void require_device(const testing::ProblemSpec& spec) {
-  if (spec.device != Device::Kind::kCuda) return;
-  const std::vector<DeviceInfo> all = devices();
-  const bool found = std::any_of(all.begin(), all.end(), [](const DeviceInfo& info) {
-    return info.device.kind == Device::Kind::kCuda;
-  });
-  if (!found) {
-    throw InvalidArgument("device", "cpu on this machine",
-                          built_with_cuda() ? "cuda, but there is no CUDA device"
-                                            : "cuda, but hyla was built without CUDA and there "
-                                              "is no CUDA device");
-  }
 }
 
 std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,
@@ -139,6 +140,20 @@ std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>
     testing::check_memory(spec);
   }
   return specs;
+}
+
+void require_implementation(const testing::ProblemSpec& spec) {
+  if (spec.impl.empty()) return;
+  const std::vector<std::string> known = implementations(testing::library_name_of(spec.operation));
+  if (std::find(known.begin(), known.end(), spec.impl) != known.end()) return;
+  std::string names;
+  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+  throw InvalidArgument("impl", "one of " + names, spec.impl);
+}
+
+std::vector<Candidate> explain(const testing::ProblemSpec& spec, const testing::Call& call) {
+  if (spec.device == Device::Kind::kCpu) return testing::explain(call);
+  return testing::DeviceCall(call).explain();
 }
 
 }  // namespace hyla::tool

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "testing/call.h"
 #include "testing/problem_string.h"
 
 namespace hyla::tool {
@@ -22,6 +23,10 @@ std::string suite_names();  // "quick, cpu, gpu"
 std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,
                                                   const std::string& suite);
 
-void require_device(const testing::ProblemSpec& spec);
+// A name that no implementation has is a mistake of the caller, not a passed check.
+void require_implementation(const testing::ProblemSpec& spec);
+
+// What every implementation says about a call, on the device of the problem.
+std::vector<Candidate> explain(const testing::ProblemSpec& spec, const testing::Call& call);
 
 }  // namespace hyla::tool

@@ -1,0 +1,26 @@
+#include "testing/device_memory.h"
+
+#ifndef HYLA_HAS_CUDA
+
+#include <hyla/error.h>
+
+namespace hyla::testing::cuda {
+namespace {
+
+[[noreturn]] void missing() { throw Unsupported("device", "hyla was built without CUDA"); }
+
+}  // namespace
+
+void* allocate(std::size_t) { missing(); }
+void release(void*) {}
+void upload(void*, const void*, std::size_t) { missing(); }
+void download(void*, const void*, std::size_t) { missing(); }
+Stream stream() { missing(); }
+void synchronize() { missing(); }
+std::size_t free_bytes() { missing(); }
+double graph_us(const std::function<void()>&, double) { missing(); }
+double streaming_us(double, double) { missing(); }
+
+}  // namespace hyla::testing::cuda
+
+#endif

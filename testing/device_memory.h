@@ -1,0 +1,27 @@
+// The little of the CUDA runtime that checks and benchmarks need. Without CUDA every function throws
+// Unsupported.
+#pragma once
+
+#include <hyla/stream.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace hyla::testing::cuda {
+
+void* allocate(std::size_t bytes);
+void release(void* memory);
+void upload(void* to, const void* from, std::size_t bytes);
+void download(void* to, const void* from, std::size_t bytes);
+Stream stream();  // one for all calls of the process
+void synchronize();
+std::size_t free_bytes();
+
+// Captures what `enqueue` launches as a graph, replays it for at least `seconds` and gives the
+// median time of a replay.
+double graph_us(const std::function<void()>& enqueue, double seconds);
+
+// Time to read `bytes`/2 bytes and write them back in place, from memory and not from the cache.
+double streaming_us(double bytes, double seconds);
+
+}  // namespace hyla::testing::cuda
