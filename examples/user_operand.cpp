@@ -1,5 +1,6 @@
-// A KV cache that hyla knows nothing about, in hyla's attention: the last kCapacity tokens of each sequence in a ring
-// buffer. The operand is a small struct; KvOperandBase fills in what such a simple cache does not care about.
+// A KV cache that hyla knows nothing about, in hyla's attention: the last kCapacity tokens of each
+// sequence in a ring buffer. The operand is a small struct; KvOperandBase fills in what such a
+// simple cache does not care about.
 #include <hyla/attention_reference.h>
 #include <hyla/kv_operand_base.h>
 

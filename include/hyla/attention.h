@@ -1,13 +1,16 @@
-// Attention over KV caches (dense, ragged, paged; 16-bit, float32 or quantised), and appending to them.
+// Attention over KV caches (dense, ragged, paged; 16-bit, float32 or quantised), and appending to
+// them.
 //
-// out = softmax(scale * q k^T + mask) v with a float32 softmax (float64 in the reference). One call serves a batch that
-// mixes prefill and decode rows. Letters: N sequences, total query tokens, Hq query heads, Hk KV heads (Hq a multiple),
-// D head dim and DV of the values (multiples of 8 up to 256, or 576 and 512 for MLA), P pages of S tokens (S up to 1024).
+// out = softmax(scale * q k^T + mask) v with a float32 softmax (float64 in the reference). One call
+// serves a batch that mixes prefill and decode rows. Letters: N sequences, total query tokens, Hq
+// query heads, Hk KV heads (Hq a multiple), D head dim and DV of the values (multiples of 8 up to
+// 256, or 576 and 512 for MLA), P pages of S tokens (S up to 1024).
 //
-// kv_lengths[n] counts the tokens in the cache, those of this call included: query i of row n stands at position
-// kv_lengths[n] - q_len[n] + i. A query that sees no key gives zeros and LSE -inf, with sinks too. Keys at or beyond
-// kv_lengths[n] are never read; a page id that is needed but out of range is an error on the CPU and a page of zeros on
-// a GPU. Keys and values below the length must be finite.
+// kv_lengths[n] counts the tokens in the cache, those of this call included: query i of row n
+// stands at position kv_lengths[n] - q_len[n] + i. A query that sees no key gives zeros and LSE
+// -inf, with sinks too. Keys at or beyond kv_lengths[n] are never read; a page id that is needed
+// but out of range is an error on the CPU and a page of zeros on a GPU. Keys and values below the
+// length must be finite.
 #ifndef HYLA_ATTENTION_H_
 #define HYLA_ATTENTION_H_
 
@@ -32,13 +35,12 @@ enum class KvLayout {
 struct KvCache {
   enum class Kind { kNone, kDense, kRagged, kPaged };
   Kind kind = Kind::kNone;
-  // dense [N, S, Hk, D] (kHND: [N, Hk, S, D]); ragged [total_kv, Hk, D]; paged [P, S, Hk, D] (kHND: [P, Hk, S, D]);
-  // float32, bfloat16, float16, float8_e4m3, int8
+  // dense [N, S, Hk, D] (kHND: [N, Hk, S, D]); ragged [total_kv, Hk, D];
+  // paged [P, S, Hk, D] (kHND: [P, Hk, S, D]); float32, bfloat16, float16, float8_e4m3, int8
   TensorView k;
   TensorView v;  // shape of k with DV last, dtype of k; may be a slice of k (MLA)
-  TensorView
-      k_scales;  // shape of k with D / granularity last; float32; only beside float8_e4m3 and int8
-  TensorView v_scales;    // shape of v with DV / granularity last; present when k_scales is
+  // shape of k (v) with D / granularity last; float32; both or none, beside float8_e4m3 or int8
+  TensorView k_scales, v_scales;
   TensorView cu_kv;       // ragged: [N + 1] row offsets
   TensorView page_table;  // paged: [N, max_pages]; entries that are not needed may be anything
   KvLayout layout = KvLayout::kNHD;
@@ -57,18 +59,17 @@ struct KvCache {
 struct RunParams {
   TensorView q;  // [total, Hq, D]; float32, bfloat16, float16
   KvCache cache;
-  TensorView out;                  // [total, Hq, DV]; dtype of q
-  TensorView cu_seqlens{};         // [N + 1] of the queries
-  TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
-  TensorView kv_lengths{};         // [N]; absent for dense and ragged caches means the whole row
-  bool causal = true;              // key position <= query position
-  std::int64_t window =
-      0;  // > 0: query - key position < window (without causal: in both directions)
-  std::int64_t chunk = 0;  // > 0: both in the same run of `chunk` positions; excludes window
-  TensorView sinks{};      // [Hq]: a logit that joins the denominator once; any float dtype
-  double softcap = 0;      // > 0: logits become softcap * tanh(logit / softcap); sinks do not
-  std::optional<double> scale{};  // absent: 1/sqrt(D)
-  TensorView lse{};  // [total, Hq] float32, written: ln of the denominator (sinks included)
+  TensorView out;               // [total, Hq, DV]; dtype of q
+  TensorView cu_seqlens;        // [N + 1] of the queries
+  TensorView starts, lengths;   // [N] each: instead of cu_seqlens
+  TensorView kv_lengths;        // [N]; absent for dense and ragged caches: the whole row
+  bool causal = true;           // key position <= query position
+  std::int64_t window = 0;      // > 0: query - key < window (without causal: in both directions)
+  std::int64_t chunk = 0;       // > 0: both in the same run of `chunk` positions; excludes window
+  TensorView sinks;             // [Hq]: a logit that joins the denominator once; any float dtype
+  double softcap = 0;           // > 0: logits become softcap * tanh(logit / softcap); sinks do not
+  std::optional<double> scale;  // absent: 1/sqrt(D)
+  TensorView lse;  // [total, Hq] float32, written: ln of the denominator (sinks included)
   const char* impl = nullptr;
 };
 
@@ -79,18 +80,18 @@ struct Rope {
   bool interleaved = false;
 };
 
-// Writes k and v of this call's tokens into the cache at positions kv_lengths[n] - len[n] + i, quantising where the cache
-// is quantised: scale = largest magnitude of the run / 448 (e4m3) or 127 (int8), written to the scales; without scales
-// the value itself is rounded, saturating at the same limits. Two tokens that land in one place are the caller's error.
+// Writes k and v of this call's tokens into the cache at positions kv_lengths[n] - len[n] + i,
+// quantising where the cache is quantised: scale = largest magnitude of the run / 448 (e4m3) or 127
+// (int8), written to the scales; without scales the value itself is rounded, saturating at the same
+// limits. Two tokens that land in one place are the caller's error.
 struct AppendParams {
   KvCache cache;
   TensorView k;  // [total, Hk, D]; float32, bfloat16, float16
   TensorView v;  // [total, Hk, DV]; dtype of k. Absent beside an absent cache.v: keys only (MLA)
-  TensorView cu_seqlens{};         // [N + 1]
-  TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
-  // [N], after the append; absent for dense and ragged caches means the whole row
-  TensorView kv_lengths{};
-  Rope rope{};  // absent cos: keys as they are
+  TensorView cu_seqlens;       // [N + 1]
+  TensorView starts, lengths;  // [N] each: instead of cu_seqlens
+  TensorView kv_lengths;       // [N], after the append; absent as in RunParams
+  Rope rope;                   // absent cos: keys as they are
   const char* impl = nullptr;
 };
 

@@ -17,8 +17,8 @@ struct Mask {
   std::int64_t window = 0;  // > 0: query - key < window; without causal also key - query < window
   std::int64_t chunk = 0;   // > 0: floor(query / chunk) == floor(key / chunk)
 
-  // Keys 0 <= key < length that the query at `position` sees. The position may be negative (more queries than keys).
-  // Sizes up to 2^62 cannot overflow.
+  // Keys 0 <= key < length that the query at `position` sees. The position may be negative (more
+  // queries than keys). Sizes up to 2^62 cannot overflow.
   HYLA_HOST_DEVICE constexpr KeyRange visible(std::int64_t position, std::int64_t length) const {
     KeyRange keys{0, length};
     if (causal) keys.end = min(keys.end, position + 1);

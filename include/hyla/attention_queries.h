@@ -37,8 +37,8 @@ struct Queries {
   }
 };
 
-// Checks a call whose keys and values are operands: params.cache and params.kv_lengths are absent. The number of KV
-// heads is the one thing that the tensors do not say.
+// Checks a call whose keys and values are operands: params.cache and params.kv_lengths are absent.
+// The number of KV heads is the one thing that the tensors do not say.
 HYLA_API Queries check_queries(const RunParams& params, std::int64_t kv_heads,
                                const Context& context = {});
 

@@ -1,12 +1,13 @@
-// The definition of attention, as a template over any K and V operand: scalar, float64, on the host. attention::run on
-// a CPU is this template with the built-in operands; a type of your own works the same way:
+// The definition of attention, as a template over any K and V operand: scalar, float64, on the
+// host. attention::run on a CPU is this template with the built-in operands; a type of your own
+// works the same way:
 //
 //     attention::RunParams params{.q = q, .out = out, .cu_seqlens = offsets};
 //     attention::reference::run(params, my_keys, my_values, kv_heads);
 //
-// A row's keys are those its operand has: cache_length(b) tokens, plus the row's queries where cache_length counts
-// the tokens before this step. Query i of the row stands at (keys - queries + i). `params.cache` and
-// `params.kv_lengths` stay empty: the operand says both.
+// A row's keys are those its operand has: cache_length(b) tokens, plus the row's queries where
+// cache_length counts the tokens before this step. Query i of the row stands at (keys - queries +
+// i). `params.cache` and `params.kv_lengths` stay empty: the operand says both.
 #ifndef HYLA_ATTENTION_REFERENCE_H_
 #define HYLA_ATTENTION_REFERENCE_H_
 
@@ -68,7 +69,8 @@ Rows gather(const Operand& operand, std::int64_t row, KeyRange keys, std::int64_
   return result;
 }
 
-// One query head: softmax over the logits, then the weighted sum of the value rows `first`, `first` + 1, ...
+// One query head: softmax over the logits, then the weighted sum of the value rows `first`, `first`
+// + 1, ...
 inline void attend(const Queries& call, std::int64_t token, std::int64_t head, const Rows& keys,
                    const Rows& values, std::int64_t first, std::int64_t count) {
   const auto size = static_cast<std::size_t>(count);

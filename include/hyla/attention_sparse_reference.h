@@ -1,6 +1,7 @@
-// The definition of sparse attention: each query token has its own list of keys, as encoded indices (see kv_operand.h);
-// a negative one is no token. The lists decide alone: window and chunk must be 0, and `causal` does not apply. The
-// operands are read the way a gather kernel reads them, by get_tma_row and the rows of their TMA tile.
+// The definition of sparse attention: each query token has its own list of keys, as encoded indices
+// (see kv_operand.h); a negative one is no token. The lists decide alone: window and chunk must be
+// 0, and `causal` does not apply. The operands are read the way a gather kernel reads them, by
+// get_tma_row and the rows of their TMA tile.
 #ifndef HYLA_ATTENTION_SPARSE_REFERENCE_H_
 #define HYLA_ATTENTION_SPARSE_REFERENCE_H_
 

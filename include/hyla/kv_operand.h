@@ -1,36 +1,45 @@
-// The KV operand: how an attention kernel sees keys or values, wherever they live. Three concepts and their
-// conjunction; kv_operand_base.h provides what can be provided, kv_operands.h has the built-in operands.
+// The KV operand: how an attention kernel sees keys or values, wherever they live. Three concepts
+// and their conjunction; kv_operand_base.h provides what can be provided, kv_operands.h has the
+// built-in operands.
 //
-// An operand is one of K and V of one layer: a small, trivially copyable value, passed by value to kernels.
+// An operand is one of K and V of one layer: a small, trivially copyable value, passed by value to
+// kernels.
 //
-//   AddressableOperand   device_type, dtype, page_size; block_paged_ptr, cache_length, max_context_length, row_idx,
-//                        get_type_name. Enough for the reference and for kernels that copy row by row
-//   TmaTileableOperand   num_kv_rows, get_tma_row, create_tma_tile, create_ragged_tma_tile, create_rope_tma_tile,
-//                        create_gather4_tma_tile, create_rope_gather4_tma_tile; block_paged_tile, populate, copy
-//   QuantisedOperand     quantization_granularity, scale_dtype; scales_block_paged_ptr, load_scale, scales_raw_ptr,
-//                        create_scale_tma_tile
+//   AddressableOperand   device_type, dtype, page_size; block_paged_ptr, cache_length,
+//                        max_context_length, row_idx, get_type_name. Enough for the reference and
+//                        for kernels that copy row by row
+//   TmaTileableOperand   num_kv_rows, get_tma_row, create_tma_tile, create_ragged_tma_tile,
+//                        create_rope_tma_tile, create_gather4_tma_tile,
+//                        create_rope_gather4_tma_tile; block_paged_tile, populate, copy
+//   QuantisedOperand     quantization_granularity, scale_dtype; scales_block_paged_ptr, load_scale,
+//                        scales_raw_ptr, create_scale_tma_tile
 //   MhaOperand           all of them
 //
-// Meaning of the members. `b` batch row, `t` token of the row, `h` KV head, `d` position in the head:
+// Meaning of the members, with b a batch row, t a token of the row, h a KV head, d a position in it:
 //
-//   dtype                     element type, one that hyla::dtype_of knows
-//   page_size                 rows that are sure to lie at one pitch, from a multiple of page_size on; 0: all of a row
-//   block_paged_ptr<n>(b,t,h,d)  address of a value; n divides page_size and t; the rest of the head is contiguous from
-//                             there. Null: no such page (its id is out of range); the caller must not read it
-//   cache_length(b)           tokens in the cache: before this step's tokens in a paged cache, all of them elsewhere.
-//                             `static constexpr bool cache_length_is_full` overrides which (default: page_size == 0)
+//   dtype                     element type: float, bfloat16, float16, float8_e4m3 or int8_t
+//   page_size                 rows that are sure to lie at one pitch, from a multiple of page_size
+//                             on; 0: all of a row
+//   block_paged_ptr<n>(b,t,h,d)  address of a value; n divides page_size and t; the rest of the head
+//                             is contiguous from there. Null: no such page (its id is out of range);
+//                             the caller must not read it
+//   cache_length(b)           tokens in the cache: before this step's tokens in a paged cache, all
+//                             of them elsewhere. `static constexpr bool cache_length_is_full`
+//                             says which (default: page_size == 0)
 //   max_context_length()      no cache_length is greater
-//   row_idx(b,t)              row of the token when the memory is seen as a matrix ("virtual row"); kNoRow: none
+//   row_idx(b,t)              row of the token when the memory is seen as a matrix ("virtual row");
+//                             kNoRow: none
 //   num_kv_rows()             rows of that matrix; 0: the memory cannot be seen as a matrix
-//   get_tma_row(e)            row of an encoded index e = physical_block * page_size + offset; negative: no token. Without
-//                             pages the encoded index is the row
+//   get_tma_row(e)            row of an encoded index e = physical_block * page_size + offset;
+//                             negative: no token. Without pages the encoded index is the row
 //   quantization_enabled      are there scales? (default: false)
 //   quantization_granularity  values of a head that share a scale; value = stored * scale
 //   scales_block_paged_ptr(b,t,h,d)  address of the scale of a value; null without scales
 //   load_scale<n>(b,t,h,d)    n scales: of d, d + granularity, ...
 //   scales_raw_ptr()          first scale of this view; null without scales
 //   create_*_tma_tile(context)  see kv_tile.h
-//   populate<BN, base_alignment, pair_cta, is_leader>(b, t)  rows of a BN-token tile; t is a multiple of base_alignment
+//   populate<BN, base_alignment, pair_cta, is_leader>(b,t)  rows of a BN-token tile; t is a multiple
+//                             of base_alignment
 #ifndef HYLA_KV_OPERAND_H_
 #define HYLA_KV_OPERAND_H_
 
@@ -44,27 +53,37 @@
 #include <type_traits>
 
 namespace hyla::attention {
+
+// What keys and values are stored as.
+template <class T>
+concept KvElement = std::same_as<T, float> || std::same_as<T, bfloat16> ||
+    std::same_as<T, float16> || std::same_as<T, float8_e4m3> || std::same_as<T, std::int8_t>;
+
 namespace members {  // one concept a member, so that a message can name what is missing
 
 template <class T>
 concept DeviceType = requires {
   typename T::device_type;
-}
-&&std::is_trivially_copyable_v<typename T::device_type>;
+  requires std::is_trivially_copyable_v<typename T::device_type>;
+};
 
 template <class T>
 concept Dtype = requires {
   typename T::dtype;
-}
-&&dtype_of<typename T::dtype> != DType::kNone;
+  requires KvElement<typename T::dtype>;
+};
 
-// The first question keeps g++ 12 from an error of its own at a data member that is not static.
+// g++ 12 has an error of its own for a data member that is not static, hence the first question.
 template <class T>
-concept PageSize = requires {
+concept StaticPageSize = requires {
   requires !std::is_member_pointer_v<decltype(&T::page_size)>;
-}
-&&requires { typename std::integral_constant<int, T::page_size>; }
-&&(T::page_size >= 0);
+};
+
+template <class T>
+concept PageSize = StaticPageSize<T> && requires {
+  typename std::integral_constant<int, T::page_size>;
+  requires T::page_size >= 0;
+};
 
 template <class T>
 concept BlockPagedPtr = requires(const T& operand, std::uint32_t i) {
@@ -74,9 +93,8 @@ concept BlockPagedPtr = requires(const T& operand, std::uint32_t i) {
 
 template <class T>
 concept CacheLength = requires(const T& operand, std::int64_t i) {
-  { operand.cache_length(i) } -> std::convertible_to<std::int64_t>;
-}
-&&std::signed_integral<decltype(std::declval<const T&>().cache_length(std::int64_t{}))>;
+  { operand.cache_length(i) } -> std::signed_integral;
+};
 
 template <class T>
 concept MaxContextLength = requires(const T& operand) {
@@ -160,16 +178,20 @@ concept Copy = requires(const T& operand) {
 };
 
 template <class T>
-concept QuantizationGranularity = requires {
+concept StaticGranularity = requires {
   requires !std::is_member_pointer_v<decltype(&T::quantization_granularity)>;
-}
-&&requires { typename std::integral_constant<int, T::quantization_granularity>; };
+};
+
+template <class T>
+concept QuantizationGranularity = StaticGranularity<T> && requires {
+  typename std::integral_constant<int, T::quantization_granularity>;
+};
 
 template <class T>
 concept ScaleDtype = requires {
   typename T::scale_dtype;
-}
-&&dtype_of<typename T::scale_dtype> != DType::kNone;
+  requires KvElement<typename T::scale_dtype>;
+};
 
 template <class T>
 concept ScalesBlockPagedPtr = requires(const T& operand, std::int64_t i) {

@@ -1,5 +1,6 @@
-// What an operand need not write itself: KvOperandBase has the provided members and an unquantised operand's half of
-// the concept, StridedTmaTiles every TMA tile of an operand whose memory is a strided matrix of rows.
+// What an operand need not write itself: KvOperandBase has the provided members and an unquantised
+// operand's half of the concept, StridedTmaTiles every TMA tile of an operand whose memory is a
+// strided matrix of rows.
 #ifndef HYLA_KV_OPERAND_BASE_H_
 #define HYLA_KV_OPERAND_BASE_H_
 
@@ -46,7 +47,8 @@ struct KvOperandBase {
             layout};
   }
 
-  // Derived::page_size is only known inside a function body, so the return type takes it as a default argument.
+  // Derived::page_size is only known inside a function body, so the return type takes it as a
+  // default argument.
   template <int BN, int base_alignment, bool pair_cta = false, bool is_leader = true,
             class Self = Derived>
   HYLA_HOST_DEVICE PagedRowIndices<BN, Self::page_size, pair_cta, is_leader> populate(
@@ -72,7 +74,8 @@ struct KvOperandBase {
   HYLA_HOST_DEVICE const Derived& self() const { return static_cast<const Derived&>(*this); }
 };
 
-// An operand's memory as a matrix of rows of heads, in elements. The scales' columns are scales of one head.
+// An operand's memory as a matrix of rows of heads, in elements. The scales' columns are scales of
+// one head.
 struct RowMatrix {
   const void* base = nullptr;
   std::int64_t rows = 0;  // num_kv_rows
@@ -87,8 +90,8 @@ struct RowMatrix {
 // TMA tiles of an operand with `RowMatrix row_matrix() const`.
 template <class Derived, class Element>
 struct StridedTmaTiles {
-  // (rows, heads, head_dim); BK < head_dim loads a prefix of the head, what lies behind head_dim is zero. `depth` only
-  // sets the default of BK.
+  // (rows, heads, head_dim); BK < head_dim loads a prefix of the head, what lies behind head_dim is
+  // zero. `depth` only sets the default of BK.
   template <TensorMapSwizzle swizzle_mode, int BN, int depth,
             int BK = padded_depth<Element, swizzle_mode, depth>()>
   KvTmaTile<Element, swizzle_mode, BN, BK> create_tma_tile(const Context&) const {
@@ -107,8 +110,8 @@ struct StridedTmaTiles {
     const RowMatrix m = matrix();
     const auto size = static_cast<std::int64_t>(sizeof(Element));
     TmaTileSpec spec;
-    // Not a pointer that is ever read: with the coordinates of RaggedTma3dTile the two row dimensions add up to an
-    // address inside the data.
+    // Not a pointer that is ever read: with the coordinates of RaggedTma3dTile the two row
+    // dimensions add up to an address inside the data.
     spec.base = address(m.base, -BN * m.row_stride * size);
     spec.dtype = dtype_of<Element>;
     spec.rank = 4;
@@ -150,8 +153,8 @@ struct StridedTmaTiles {
                         l2_promotion)};
   }
 
-  // tile_width is the whole row in bfloat16 elements, content included: the pitch. The tensor's columns are those behind
-  // the content, so that no box reaches into the next row.
+  // tile_width is the whole row in bfloat16 elements, content included: the pitch. The tensor's
+  // columns are those behind the content, so that no box reaches into the next row.
   template <int tile_width, int padded_depth,
             TensorMapSwizzle swizzle_mode = TensorMapSwizzle::kNone, int tile_height = 4,
             TensorMapL2Promotion l2_promotion = TensorMapL2Promotion::kNone>

@@ -1,4 +1,5 @@
-// Says what is wrong with a type that is not a KV operand, in one line of compiler output. A kernel starts with
+// Says what is wrong with a type that is not a KV operand, in one line of compiler output. A kernel
+// starts with
 //
 //     if constexpr (is_addressable_operand<K>()) { ... }
 //

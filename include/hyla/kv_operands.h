@@ -1,6 +1,7 @@
-// The built-in KV operands: dense [N, S, H, D], ragged [total, H, D], paged [P, S, H, D]. Each comes as it is or, with
-// a `Scale` type, quantised. Heads before tokens, fused pools and layers of one block pool are strides: pass the
-// swapped or selected view (TensorView::swap, select) as [.., S, H, D].
+// The built-in KV operands: dense [N, S, H, D], ragged [total, H, D], paged [P, S, H, D]. Each
+// comes as it is or, with a `Scale` type, quantised. Heads before tokens, fused pools and layers of
+// one block pool are strides: pass the swapped or selected view (TensorView::swap, select) as [..,
+// S, H, D].
 #ifndef HYLA_KV_OPERANDS_H_
 #define HYLA_KV_OPERANDS_H_
 
@@ -13,13 +14,14 @@
 
 namespace hyla::attention {
 
-// Page size and granularity that are only known when the program runs. To a kernel such an operand says the weakest
-// thing that is true: pages of one row, and a scale for each value.
+// Page size and granularity that are only known when the program runs. To a kernel such an operand
+// says the weakest thing that is true: pages of one row, and a scale for each value.
 inline constexpr int kRunTimePageSize = -1;
 inline constexpr int kRunTimeGranularity = 1;
 
-// What the built-in operands share: values at outer * outer_stride + token * token_stride + head * head_stride, where
-// `outer` is a batch row or a page. Derived says where a token lies: `Place place(batch, token) const`.
+// What the built-in operands share: values at outer * outer_stride + token * token_stride + head *
+// head_stride, where `outer` is a batch row or a page. Derived says where a token lies: `Place
+// place(batch, token) const`.
 template <class Derived, class T, class Scale, int Granularity>
 struct StridedOperand : KvOperandBase<Derived, T>, StridedTmaTiles<Derived, T> {
   using scale_dtype = std::conditional_t<std::is_void_v<Scale>, float, Scale>;
@@ -219,7 +221,8 @@ struct RaggedOperand : StridedOperand<RaggedOperand<T, Scale, Granularity>, T, S
   static constexpr bool cache_length_is_full = true;
   IndexSpan offsets, lengths;
 
-  // values [total, H, D]; offsets [N + 1]; lengths [N] or absent; scales [total, H, D / granularity]
+  // values [total, H, D]; offsets [N + 1]; lengths [N] or absent; scales [total, H, D /
+  // granularity]
   static RaggedOperand from(const TensorView& values, const TensorView& offsets,
                             const TensorView& lengths = {}, const TensorView& scales = {}) {
     RaggedOperand operand;
@@ -261,8 +264,8 @@ struct RaggedOperand : StridedOperand<RaggedOperand<T, Scale, Granularity>, T, S
   }
 };
 
-// Pages [P, S, H, D] of one layer, found through a page table [N, columns]. An id outside [0, P) and a token past the
-// table are nowhere: no address, no row.
+// Pages [P, S, H, D] of one layer, found through a page table [N, columns]. An id outside [0, P)
+// and a token past the table are nowhere: no address, no row.
 template <class T, int PageSize = kRunTimePageSize, class Scale = void,
           int Granularity = kRunTimeGranularity>
 struct PagedOperand
@@ -277,7 +280,8 @@ struct PagedOperand
   IndexSpan new_offsets;  // [N + 1], or
   IndexSpan new_lengths;  // [N]: how many of them are this step's; neither: none are
 
-  // pages [P, S, H, D]; page_table [N, columns]; cache_lengths [N], without this step's tokens; scales as pages
+  // pages [P, S, H, D]; page_table [N, columns]; cache_lengths [N], without this step's tokens;
+  // scales as pages
   static PagedOperand from(const TensorView& pages, const TensorView& page_table,
                            const TensorView& cache_lengths, const TensorView& scales = {}) {
     PagedOperand operand;

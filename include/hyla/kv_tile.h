@@ -1,7 +1,8 @@
-// What KV operands hand out besides pointers: TMA tiles, row indices of a tile, tiles with a layout, short vectors.
+// What KV operands hand out besides pointers: TMA tiles, row indices of a tile, tiles with a
+// layout, short vectors.
 //
-// A TMA tile is a *specification* here: everything cuTensorMapEncodeTiled needs, as plain data. Code that has CUDA
-// encodes it; code that has not can still make, compare and test it.
+// A TMA tile is a *specification* here: everything cuTensorMapEncodeTiled needs, as plain data.
+// Code that has CUDA encodes it; code that has not can still make, compare and test it.
 #ifndef HYLA_KV_TILE_H_
 #define HYLA_KV_TILE_H_
 
@@ -15,7 +16,8 @@ namespace hyla::attention {
 enum class TensorMapSwizzle : std::uint8_t { kNone, k32B, k64B, k128B };
 enum class TensorMapL2Promotion : std::uint8_t { kNone, k64B, k128B, k256B };
 
-// Width of a swizzle atom in shared memory. Without a swizzle it is the 16 bytes of a core matrix row.
+// Width of a swizzle atom in shared memory. Without a swizzle it is the 16 bytes of a core matrix
+// row.
 HYLA_HOST_DEVICE constexpr int swizzle_bytes(TensorMapSwizzle swizzle) {
   switch (swizzle) {
     case TensorMapSwizzle::kNone:
@@ -49,8 +51,8 @@ HYLA_HOST_DEVICE constexpr int gather4_box_width() {
   return swizzle == TensorMapSwizzle::kNone ? tile_width : swizzle_granularity<T, swizzle>();
 }
 
-// The arguments of cuTensorMapEncodeTiled, dimension 0 innermost. Boxes take every element, and what lies outside the
-// tensor reads as zero.
+// The arguments of cuTensorMapEncodeTiled, dimension 0 innermost. Boxes take every element, and
+// what lies outside the tensor reads as zero.
 struct TmaTileSpec {
   static constexpr int kMaxRank = 5;
   const void* base = nullptr;
@@ -116,9 +118,10 @@ using GatherTmaTile =
     TmaTensorTile<T, TileShape<tile_height, gather4_box_width<T, tile_width, swizzle>()>,
                   TileShape<1, gather4_box_width<T, tile_width, swizzle>()>>;
 
-// Up to BM rows of BN values: a row past the count lies outside the tensor, so that a load gives zeros (no NaN behind
-// the end of a sequence reaches the product) and a store is dropped. The rows are dimension 1 and, a second time,
-// dimension 3; the base lies BM rows before the data, and the coordinates make up for it.
+// Up to BM rows of BN values: a row past the count lies outside the tensor, so that a load gives
+// zeros (no NaN behind the end of a sequence reaches the product) and a store is dropped. The rows
+// are dimension 1 and, a second time, dimension 3; the base lies BM rows before the data, and the
+// coordinates make up for it.
 template <class T, TensorMapSwizzle swizzle, int BM, int BN>
 struct RaggedTma3dTile {
   using dtype = T;
@@ -136,13 +139,13 @@ struct RaggedTma3dTile {
   }
 };
 
-// "There is no such row." As an int32 coordinate it is -256: a box of up to 256 rows that starts there lies wholly
-// outside the tensor and reads as zeros.
+// "There is no such row." As an int32 coordinate it is -256: a box of up to 256 rows that starts
+// there lies wholly outside the tensor and reads as zeros.
 inline constexpr std::uint32_t kNoRow = 0xffffff00u;
 
-// Virtual rows of the sub-pages of a BN-row tile. A page of at least BN rows (or no pages at all) makes one sub-page.
-// With `pair_cta` two CTAs share a K tile: the leader loads its first half, the other its second half; V is always
-// needed whole, so `rows` covers all of BN.
+// Virtual rows of the sub-pages of a BN-row tile. A page of at least BN rows (or no pages at all)
+// makes one sub-page. With `pair_cta` two CTAs share a K tile: the leader loads its first half, the
+// other its second half; V is always needed whole, so `rows` covers all of BN.
 template <int BN, int page_size, bool pair_cta = false, bool is_leader = true>
 struct PagedRowIndices {
   static constexpr int eff_page = page_size == 0 || page_size >= BN ? BN : page_size;

@@ -9,7 +9,8 @@
 
 namespace hyla::attention {
 
-// Keys and values with tokens before heads whatever the layout was: [N or P, S, Hk, D], ragged [total_kv, Hk, D].
+// Keys and values with tokens before heads whatever the layout was: [N or P, S, Hk, D], ragged
+// [total_kv, Hk, D].
 struct CacheView {
   KvCache::Kind kind = KvCache::Kind::kNone;
   TensorView k, v, k_scales, v_scales;

@@ -1,4 +1,5 @@
-// attention.append: where the tokens land, how they are rotated and quantised, and that nothing else changes.
+// attention.append: where the tokens land, how they are rotated and quantised, and that nothing
+// else changes.
 #include <gtest/gtest.h>
 #include <hyla/attention.h>
 #include <hyla/backend.h>
@@ -96,8 +97,9 @@ double half_step(DType dtype, double stored) {
   return std::ldexp(0.5, std::max(stored == 0 ? -6 : std::ilogb(stored), -6) - 3);
 }
 
-// Stored * scale lies within half a step of the value; the scale is the largest magnitude over the largest number. A
-// float32 scale may be 2^-24 too small, and what is then beyond the largest number saturates.
+// Stored * scale lies within half a step of the value; the scale is the largest magnitude over the
+// largest number. A float32 scale may be 2^-24 too small, and what is then beyond the largest
+// number saturates.
 void check_head(const Append& a, const Storage& storage, std::int64_t at, const Storage& scales,
                 std::int64_t scale_at, const std::vector<double>& want) {
   const double top = a.c.kv == DType::kInt8 ? 127 : 448;
@@ -240,8 +242,9 @@ TEST(AttentionAppend, KeysOnlyForMla) {
 }
 
 TEST(AttentionAppend, ByHand) {
-  // Position 1 of 2, turned by 90 degrees: (1, 2) becomes (-2, 1); the rest stays. 2 is the largest magnitude of the
-  // first half, so its scale is 2/127 and -2 is stored as -127, 1 as 63.5 -> 64 (ties to even); zeros get the scale 0.
+  // Position 1 of 2, turned by 90 degrees: (1, 2) becomes (-2, 1); the rest stays. 2 is the largest
+  // magnitude of the first half, so its scale is 2/127 and -2 is stored as -127, 1 as 63.5 -> 64
+  // (ties to even); zeros get the scale 0.
   std::vector<float> k = {1, 2, 0, 0, 0, 0, 0, 0}, v(8, -4.0f), scales(4, NAN), v_scales(4, NAN);
   std::vector<std::int8_t> k_pool(16, 99), v_pool(16, 99);
   std::vector<float> cos = {1, 0}, sin = {0, 1};
@@ -286,10 +289,11 @@ TEST(AttentionAppend, SaturatesWithoutScales) {
   EXPECT_EQ(static_cast<float>(e4m3[4]), 128.0f);
 }
 
-// A prompt appended in pieces and then attended to is the prompt attended to as a dense cache. A stored 8-bit value is
-// off by at most half a step, relative to the largest magnitude m of its run m / 254 (int8: 0.5 of 127) or m / 28 (e4m3:
-// 16 of 448). Logits are then off by at most e = scale * sum |q| * error, weights by a factor of exp(2 e), and the output
-// by the values' error plus what the weights can move: (exp(2 e) - 1) * 2 * largest |v|.
+// A prompt appended in pieces and then attended to is the prompt attended to as a dense cache. A
+// stored 8-bit value is off by at most half a step, relative to the largest magnitude m of its run
+// m / 254 (int8: 0.5 of 127) or m / 28 (e4m3: 16 of 448). Logits are then off by at most e = scale
+// * sum |q| * error, weights by a factor of exp(2 e), and the output by the values' error plus what
+// the weights can move: (exp(2 e) - 1) * 2 * largest |v|.
 TEST(AttentionAppend, ThenRun) {
   for (DType kv : {DType::kFloat32, DType::kFloat8E4M3, DType::kInt8}) {
     constexpr std::int64_t kTokens = 50, kHeads = 2, kDim = 16, kPage = 16;

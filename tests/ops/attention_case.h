@@ -1,6 +1,6 @@
-// A random attention call with everything around it poisoned, and its result by plain matrix formulas: all keys and
-// values gathered into matrices, the full score matrix, the mask as a matrix of yes and no, softmax by rows. Shares no
-// code with the library but the storage formats.
+// A random attention call with everything around it poisoned, and its result by plain matrix
+// formulas: all keys and values gathered into matrices, the full score matrix, the mask as a matrix
+// of yes and no, softmax by rows. Shares no code with the library but the storage formats.
 #pragma once
 
 #include <hyla/attention.h>

@@ -121,7 +121,8 @@ class Memory {
     return std::uniform_real_distribution<double>(low, high)(rng_);
   }
 
-  // Offsets of [row's token, head] in the storage of keys and values, by the layout's formula; the head's values follow.
+  // Offsets of [row's token, head] in the storage of keys and values, by the layout's formula; the
+  // head's values follow.
   std::int64_t k_offset(std::int64_t row, std::int64_t token, std::int64_t h) const {
     return offset(row, token, h, c_.dim, 0);
   }
@@ -350,7 +351,8 @@ class Memory {
     const Expected want =
         attend(c_, q, gather(row, kv_head, false), gather(row, kv_head, true), scale,
                c_.sinks ? std::optional<double>(sinks_.get(h)) : std::nullopt);
-    // Both sides compute in float64: a logit is off by D roundings of its terms, a sum by one a key.
+    // Both sides compute in float64: a logit is off by D roundings of its terms, a sum by one a
+    // key.
     const double keys = static_cast<double>(c_.keys[static_cast<std::size_t>(row)]);
     const double relative =
         0x1p-52 * (static_cast<double>(c_.dim) * (want.largest_logit + 1) + keys + 16);

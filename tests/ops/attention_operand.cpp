@@ -23,7 +23,8 @@ std::vector<float> random_floats(std::size_t count, unsigned seed) {
   return values;
 }
 
-// Keys in two places: the first `fast` tokens of each row in one buffer, the rest in another, with heads outermost.
+// Keys in two places: the first `fast` tokens of each row in one buffer, the rest in another, with
+// heads outermost.
 struct TwoTierOperand {
   using device_type = TwoTierOperand;
   using dtype = float;
@@ -97,7 +98,8 @@ TEST(AttentionOperand, OneFromOutsideEqualsTheDenseCache) {
 }
 
 TEST(AttentionOperand, MixedOperandsAndTheirChecks) {
-  // Keys dense, values paged; the paged length counts the tokens before this step, and the keys' operand decides.
+  // Keys dense, values paged; the paged length counts the tokens before this step, and the keys'
+  // operand decides.
   const std::vector<float> k = random_floats(6 * 8, 4), v = random_floats(8 * 8, 5),
                            q = random_floats(8, 6);
   const std::vector<std::int32_t> offsets = {0, 1}, table = {3, 1, 0}, before = {5};
@@ -189,7 +191,8 @@ struct Sparse {
 
 TEST(AttentionOperand, SparseListsAreAttendedToAndNothingElse) {
   Sparse s;
-  // Encoded = page * 4 + offset; rows that are listed exist, the pool around them is NaN. The third list is empty.
+  // Encoded = page * 4 + offset; rows that are listed exist, the pool around them is NaN. The third
+  // list is empty.
   const std::vector<std::int32_t> lists = {17, -1, 4, 18, 7, 7, -1, -1, -1, -5, -1, -1};
   attention::reference::run_sparse(s.params, s.k, s.v, Sparse::kHeads,
                                    TensorView(lists.data(), {3, 4}));

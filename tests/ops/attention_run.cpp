@@ -166,7 +166,8 @@ TEST(AttentionRun, MasksOverMixedRows) {
   }
 }
 
-// Scores by hand: q = (1, 0, ..), keys 0, ln 2, ln 3 in the first place, scale 1: weights 1, 2, 3 of 6.
+// Scores by hand: q = (1, 0, ..), keys 0, ln 2, ln 3 in the first place, scale 1: weights 1, 2, 3
+// of 6.
 struct Tiny {
   std::vector<float> q = std::vector<float>(8), k = std::vector<float>(3 * 8),
                      v = std::vector<float>(3 * 8);
@@ -246,7 +247,8 @@ TEST(AttentionRun, ByHand) {
 }
 
 TEST(AttentionRun, ScalesByHand) {
-  // One key of eight int8 values 10 with scales 0.5 and 0.25: query (1, .., 1) . key = 4 * 5 + 4 * 2.5 = 30.
+  // One key of eight int8 values 10 with scales 0.5 and 0.25: query (1, .., 1) . key = 4 * 5 + 4 *
+  // 2.5 = 30.
   std::vector<float> q(8, 1.0f), out(8), lse(1), k_scales = {0.5f, 0.25f}, v_scales = {2.0f};
   std::vector<std::int8_t> k(8, 10), v(8, -3);
   std::vector<std::int32_t> offsets = {0, 1};

@@ -195,7 +195,8 @@ TEST(KvOperand, OffsetsBeyond32Bits) {
   static float base;
   const std::vector<std::uint32_t> table = {3'000'000};
   const std::vector<std::int32_t> lengths = {64};
-  // 4M pages of 64 rows of 8 heads of 128 values: 2^38 elements; 2 * 4 pages from one page to the next.
+  // 4M pages of 64 rows of 8 heads of 128 values: 2^38 elements; 2 * 4 pages from one page to the
+  // next.
   TensorView pages(&base, {4'000'000, 64, 8, 128});
   pages.strides[0] = 8 * 64 * 8 * 128;
   const auto operand = PagedOperand<float, 64>::from(pages, TensorView(table.data(), {1, 1}),

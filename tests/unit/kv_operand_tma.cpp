@@ -1,5 +1,6 @@
-// TMA tiles, put to the test by a TMA unit in a few lines: it copies a box as the hardware defines it, zeros for what
-// lies outside the tensor, and the result is compared with the operand's addresses.
+// TMA tiles, put to the test by a TMA unit in a few lines: it copies a box as the hardware defines
+// it, zeros for what lies outside the tensor, and the result is compared with the operand's
+// addresses.
 #include <gtest/gtest.h>
 #include <hyla/kv_operands.h>
 
@@ -190,7 +191,8 @@ TEST(KvTma, RopeGatherReadsSingleRows) {
                 encoded < 0 ? 0.0f : number(encoded * 3 + d));
     }
   }
-  // Without a swizzle the box is the whole row, which the hardware refuses; the specification says so.
+  // Without a swizzle the box is the whole row, which the hardware refuses; the specification says
+  // so.
   const auto wide = f.operand.create_rope_gather4_tma_tile<320, 512>({});
   EXPECT_STREQ(why_not_encodable(wide.spec), "a box dimension is not 1 to 256");
   EXPECT_THROW((f.operand.create_rope_gather4_tma_tile<576, 512>({})), InvalidArgument);
