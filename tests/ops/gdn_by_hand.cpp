@@ -298,6 +298,26 @@ TEST(GdnL2Norm, EpsilonIsAddedToTheSumInsideTheRoot) {
   EXPECT_EQ(h.o(0, 0), 4);  // 2/3 * 3 + 1/2 * 4
 }
 
+TEST(GdnRounding, OnceNotTwice) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    // u: half an ulp of the dtype above 1, so that 1 + u is a tie.
+    const double u = dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-11;
+    const double tiny = dtype == DType::kBFloat16 ? 0x1p-39 : 0x1p-24;
+    Hand h;
+    h.state = Tensor(dtype, {1, 1, kDim, kDim});
+    for_each_index(h.state.shape(), [&](const Index& i) { h.state.set(i, 0); });
+    h.put(0, 0, tiny);
+    h.k.set({0, 0, 0}, 1);
+    h.v.set({0, 0, 0}, 2 + 2 * u);
+    h.beta_kind = Beta::Kind::kProbability;
+    h.beta.set({0, 0}, 0.5);
+    h.decode();
+    // S = tiny + 1/2 (2 + 2u - tiny) = 1 + u + tiny/2, a hair above the tie: up. By way of float32
+    // the hair is lost and the tie goes to the even neighbour, 1.
+    EXPECT_EQ(h.S(0, 0), 1 + 2 * u);
+  }
+}
+
 TEST(GdnHeads, ValueHeadsShareTheKeyHeadBeforeThem) {
   Hand h(1, 2, 4);  // GVA: value heads 0, 1 use key head 0; 2, 3 use key head 1
   for (std::int64_t head = 0; head < 2; ++head) {

@@ -152,6 +152,31 @@ TEST(GdnDecode, OutputBesideTheInputsInOnePackedRow) {
   expected.check();
 }
 
+// The first call of docs/gdn.md, word for word.
+TEST(GdnDecode, FirstCallOfThePage) {
+  constexpr std::int64_t B = 2, H = 1, HV = 2, K = 8, V = 16, slots = 3;
+  std::vector<float> keys(B * H * K, 1.0f), values(B * HV * V, 2.0f), outputs(B * HV * V);
+  std::vector<float> states(slots * HV * V * K), gates(B * HV), parameters(HV);
+  const float *q = keys.data(), *k = q, *v = values.data(), *a = gates.data(), *b = a;
+  const float *A_log = parameters.data(), *dt_bias = A_log;
+  float *out = outputs.data(), *pool = states.data();
+  const std::int32_t slot_of_row[B] = {2, 0};
+
+  hyla::gdn::DecodeParams p;
+  p.q = {q, {B, H, K}};
+  p.k = {k, {B, H, K}};
+  p.v = {v, {B, HV, V}};
+  p.out = {out, {B, HV, V}};
+  p.state = {pool, {slots, HV, V, K}};
+  p.gate = hyla::gdn::Gate::raw({a, {B, HV}}, {A_log, {HV}}, {dt_bias, {HV}});
+  p.beta = hyla::gdn::Beta::logit({b, {B, HV}});
+  p.read_slots = {slot_of_row, {B}};
+  p.l2norm = true;
+  hyla::gdn::decode(p);
+  // k = q = 1/sqrt(8) each (eps aside), beta = 1/2: S = k v / 2, o = |q|^2 v / 2 / sqrt(8)
+  for (float o : outputs) EXPECT_NEAR(o, 1 / std::sqrt(8.0), 1e-6);
+}
+
 // o * rsqrt(mean(o^2) + eps) * weight * activation(z) of the oracle's outputs, before any rounding.
 void normalise(Results& results, const Case& p, const Tensor& z, const Tensor& weight, double eps,
                norm::Activation gate) {
