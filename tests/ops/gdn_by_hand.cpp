@@ -236,6 +236,8 @@ TEST(GdnGate, Raw) {
   EXPECT_EQ(raw_gate(3, -3, 0), 0.5);
   // softplus(1000) = 1000 though exp(1000) is infinite: alpha = exp(-1000) is 0 in float32
   EXPECT_EQ(raw_gate(1000, 0, 0), 0);
+  // The same beyond the range of float64: exp(-10) * softplus(800) = 0.0363199: alpha = 0.964332
+  EXPECT_NEAR(raw_gate(800, 0, -10), 0.964332, 1e-6);
   // softplus(-1000) = exp(-1000): alpha = 1
   EXPECT_EQ(raw_gate(-1000, 0, 0), 1);
   // exp(-1) * softplus(2 - 1) = 0.36788 * ln(1 + e) = 0.36788 * 1.31326 = 0.483123: alpha = 0.616854
