@@ -113,7 +113,8 @@ struct MtpParams {
   // [B, >=T]: pool slot of the state after every token; a null slot skips that write. The final
   // state is then written only where write_slots is given too
   TensorView step_slots{};
-  // [B]: the final state is the one after that many tokens; 0: as it was
+  // [B]: the final state is the one after that many tokens; 0: as it was. Beside step_slots it
+  // needs write_slots
   TensorView commit_lengths{};
   StateLayout layout = StateLayout::kVK;
   std::optional<double> scale{};
@@ -132,15 +133,16 @@ struct PrefillParams {
   TensorView out;                  // [total, Hs, V]; dtype of q
   TensorView cu_seqlens{};         // [N + 1]
   TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
-  // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: start from
-  // zero
+  // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: every row
+  // starts from zero, and is padding only where read_slots says so. Only read with state_out
   TensorView state{};
   TensorView state_out{};    // pool of final states and checkpoint slots; absent: `state`
   bool update_state = true;  // are the final states written?
   Gate gate{};               // value [total, Hs]
   Beta beta{};               // value [total, Hs]
   TensorView read_slots{}, read_columns{};  // as in DecodeParams, rows are sequences
-  TensorView write_slots{};                 // [N]; absent: the read slots
+  // [N]; absent: the read slots. Needs a pool and update_state
+  TensorView write_slots{};
   std::int64_t first_slot = 0;
   // [N] bool or uint8; false: start from zero whatever the pool holds
   TensorView has_initial_state{};

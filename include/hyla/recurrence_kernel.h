@@ -106,13 +106,13 @@ void gated_delta_recurrence_fwd_gpu(
     std::uint32_t recurrence_output_seqlen_stride, std::uint32_t recurrence_output_valuedim_stride,
     const Context& context) {
   static_assert(work_dtype != DType::kUInt32 && state_dtype != DType::kUInt32,
-                "float32, bfloat16 or float16");
+                "work_dtype and state_dtype: float32, bfloat16 or float16");
   static_assert(KEY_HEAD_DIM % 8 == 0 && KEY_HEAD_DIM >= 8 && KEY_HEAD_DIM <= 256,
-                "a multiple of 8 up to 256");
+                "KEY_HEAD_DIM: a multiple of 8 up to 256");
   static_assert(VALUE_HEAD_DIM % 8 == 0 && VALUE_HEAD_DIM >= 8 && VALUE_HEAD_DIM <= 256,
-                "a multiple of 8 up to 256");
+                "VALUE_HEAD_DIM: a multiple of 8 up to 256");
   static_assert(RECURRENCE_BLOCK_SIZE >= 1 && RECURRENCE_BLOCK_SIZE <= 1024,
-                "threads of one block: 1 to 1024");
+                "RECURRENCE_BLOCK_SIZE: 1 to 1024 threads");
   const Device device = context.device;
   detail::gated_delta_recurrence_fwd(
       {

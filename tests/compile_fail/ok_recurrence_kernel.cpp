@@ -1,0 +1,8 @@
+#include <hyla/recurrence_kernel.h>
+
+using hyla::DType;
+
+void call() {
+  hyla::gdn::gated_delta_recurrence_fwd_gpu<DType::kFloat32, DType::kFloat32, 128, 128, 128>(
+      0, 0, 0, 0, 0, 0, 0, 0, {}, {}, {}, {}, {}, {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {});
+}
