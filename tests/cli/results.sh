@@ -111,4 +111,10 @@ head -c 500 "$work/call.hyla" >"$work/cut.hyla"
 [ $? = 2 ] || fail "replay: a cut file is not exit code 2"
 grep -q '^hyla: file: ' "$work/cut.txt" || fail "replay: a cut file is not named"
 
+# On a terminal there is a progress bar; in a pipe, above, there was none.
+if command -v script >/dev/null && script --version 2>/dev/null | grep -q util-linux; then
+  script -qec "'$tool' check $small $other" /dev/null >"$work/terminal.txt" 2>&1 </dev/null
+  grep -q -F '[############............] 1/2' "$work/terminal.txt" || fail "no bar on a terminal"
+fi
+
 [ "$failures" = 0 ] || exit 1

@@ -98,10 +98,9 @@ void require_device(const testing::ProblemSpec& spec) {
     return info.device.kind == Device::Kind::kCuda;
   });
   if (!found) {
-    throw InvalidArgument("device", "cpu on this machine",
-                          built_with_cuda() ? "cuda, but there is no CUDA device"
-                                            : "cuda, but hyla was built without CUDA and there "
-                                              "is no CUDA device");
+    throw InvalidArgument(
+        "device", "a CUDA device for " + testing::to_string(spec),
+        built_with_cuda() ? "no CUDA device" : "no CUDA device, and a build without CUDA");
   }
 }
 
