@@ -59,17 +59,17 @@ struct KvCache {
 struct RunParams {
   TensorView q;  // [total, Hq, D]; float32, bfloat16, float16
   KvCache cache;
-  TensorView out;               // [total, Hq, DV]; dtype of q
-  TensorView cu_seqlens;        // [N + 1] of the queries
-  TensorView starts, lengths;   // [N] each: instead of cu_seqlens
-  TensorView kv_lengths;        // [N]; absent for dense and ragged caches: the whole row
-  bool causal = true;           // key position <= query position
-  std::int64_t window = 0;      // > 0: query - key < window (without causal: in both directions)
-  std::int64_t chunk = 0;       // > 0: both in the same run of `chunk` positions; excludes window
-  TensorView sinks;             // [Hq]: a logit that joins the denominator once; any float dtype
-  double softcap = 0;           // > 0: logits become softcap * tanh(logit / softcap); sinks do not
-  std::optional<double> scale;  // absent: 1/sqrt(D)
-  TensorView lse;  // [total, Hq] float32, written: ln of the denominator (sinks included)
+  TensorView out;                  // [total, Hq, DV]; dtype of q
+  TensorView cu_seqlens{};         // [N + 1] of the queries
+  TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
+  TensorView kv_lengths{};         // [N]; absent for dense and ragged caches: the whole row
+  bool causal = true;              // key position <= query position
+  std::int64_t window = 0;         // > 0: query - key < window (without causal: in both directions)
+  std::int64_t chunk = 0;  // > 0: both in the same run of `chunk` positions; excludes window
+  TensorView sinks{};      // [Hq]: a logit that joins the denominator once; any float dtype
+  double softcap = 0;      // > 0: logits become softcap * tanh(logit / softcap); sinks do not
+  std::optional<double> scale{};  // absent: 1/sqrt(D)
+  TensorView lse{};  // [total, Hq] float32, written: ln of the denominator (sinks included)
   const char* impl = nullptr;
 };
 
@@ -88,10 +88,10 @@ struct AppendParams {
   KvCache cache;
   TensorView k;  // [total, Hk, D]; float32, bfloat16, float16
   TensorView v;  // [total, Hk, DV]; dtype of k. Absent beside an absent cache.v: keys only (MLA)
-  TensorView cu_seqlens;       // [N + 1]
-  TensorView starts, lengths;  // [N] each: instead of cu_seqlens
-  TensorView kv_lengths;       // [N], after the append; absent as in RunParams
-  Rope rope;                   // absent cos: keys as they are
+  TensorView cu_seqlens{};         // [N + 1]
+  TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
+  TensorView kv_lengths{};         // [N], after the append; absent as in RunParams
+  Rope rope{};                     // absent cos: keys as they are
   const char* impl = nullptr;
 };
 
