@@ -13,10 +13,9 @@ DeviceCall::DeviceCall(const Call& host, int device)
   context_.device = Device::cuda(device);
   context_.stream = cuda::stream();
   for (const Buffer& buffer : host.buffers) {
-    const std::span<const std::byte> memory = buffer.memory();
-    buffers_.emplace_back(cuda::allocate(memory.size()));
-    cuda::upload(buffers_.back().get(), memory.data(), memory.size());
+    buffers_.emplace_back(cuda::allocate(buffer.memory().size()));
   }
+  upload(host);
   std::visit(
       [&](auto& p) {
         for_each_tensor(p, [&](const char*, TensorView& view, Access) {
@@ -40,6 +39,13 @@ std::vector<Candidate> DeviceCall::explain() const {
 
 void DeviceCall::launch(const std::string& impl) const {
   run(params_, {workspace_.get(), workspace_bytes_, context_.device}, context_, impl);
+}
+
+void DeviceCall::upload(const Call& other) const {
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    const std::span<const std::byte> memory = other.buffers[i].memory();
+    cuda::upload(buffers_[i].get(), memory.data(), memory.size());
+  }
 }
 
 Call DeviceCall::result() const {

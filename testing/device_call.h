@@ -18,6 +18,8 @@ class DeviceCall {
   void launch(const std::string& impl) const;
   // What the device's memory holds now, as a host call.
   Call result() const;
+  // Sends the contents of another call of the same shapes to the same memory.
+  void upload(const Call& other) const;
 
  private:
   struct Free {

@@ -18,6 +18,9 @@ void download(void*, const void*, std::size_t) { missing(); }
 Stream stream() { missing(); }
 void synchronize() { missing(); }
 std::size_t free_bytes() { missing(); }
+Captured::Captured(const std::function<void()>&) { missing(); }
+Captured::~Captured() = default;
+void Captured::replay() const { missing(); }
 double graph_us(const std::function<void()>&, double) { missing(); }
 double streaming_us(double, double) { missing(); }
 

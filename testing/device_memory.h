@@ -17,6 +17,19 @@ Stream stream();  // one for all calls of the process
 void synchronize();
 std::size_t free_bytes();
 
+// What `enqueue` launches, as a graph that runs on whatever the memory holds when it is replayed.
+class Captured {
+ public:
+  explicit Captured(const std::function<void()>& enqueue);
+  ~Captured();
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  void replay() const;
+
+ private:
+  void* executable_ = nullptr;
+};
+
 // Captures what `enqueue` launches as a graph, replays it for at least `seconds` and gives the
 // median time of a replay.
 double graph_us(const std::function<void()>& enqueue, double seconds);

@@ -1,0 +1,100 @@
+// What every GPU test does: run all CUDA implementations that take a problem and judge them by the
+// reference.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "testing/compare.h"
+#include "testing/device_call.h"
+#include "testing/device_memory.h"
+#include "testing/random_problem.h"
+
+namespace hyla::testing {
+
+inline bool has_gpu() {
+  for (const DeviceInfo& info : devices()) {
+    if (info.compute_capability == 90) return true;
+  }
+  return false;
+}
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "no Hopper GPU here";
+  }
+};
+
+// Every implementation that takes the call must agree with the reference. Returns how many there
+// were.
+inline int check_all(const std::string& problem, const CaseOptions& options) {
+  const Call call = random_call(parse_problem(problem), options);
+  const Judge judge(call);
+  int ran = 0;
+  const DeviceCall gpu(call);
+  for (const Candidate& candidate : gpu.explain()) {
+    if (!candidate.supported) continue;
+    gpu.upload(call);
+    gpu.launch(candidate.implementation);
+    const Comparison comparison = judge.compare(gpu.result());
+    EXPECT_TRUE(comparison.ok) << problem << " by " << candidate.implementation << ": "
+                               << comparison.failure << " (" << comparison.tensor << " error "
+                               << comparison.max_error << ", bound " << comparison.bound << ")";
+    ++ran;
+  }
+  EXPECT_GT(ran, 0) << problem;
+  return ran;
+}
+
+inline std::int64_t first_slot(const Call& call) {
+  return std::visit(
+      [](const auto& p) -> std::int64_t {
+        if constexpr (requires { p.first_slot; }) {
+          return p.first_slot;
+        } else {
+          return 0;
+        }
+      },
+      call.params);
+}
+
+// Captures the call once and replays it on other slots, lengths and values of the same problem.
+inline void check_replays(const std::string& problem, const CaseOptions& options) {
+  const Call first = random_call(parse_problem(problem + ",seed=1"), options);
+  const DeviceCall gpu(first);
+  const cuda::Captured graph([&] { gpu.launch(""); });
+  int replays = 0;
+  for (int seed = 2; replays < 3; ++seed) {
+    const std::string next_problem = problem + ",seed=" + std::to_string(seed);
+    const Call next = random_call(parse_problem(next_problem), options);
+    // first_slot is an argument of the call, so it is captured; slots and lengths are not.
+    if (first_slot(next) != first_slot(first)) continue;
+    gpu.upload(next);
+    graph.replay();
+    const Comparison comparison = Judge(next).compare(gpu.result());
+    EXPECT_TRUE(comparison.ok) << next_problem << ": " << comparison.failure;
+    ++replays;
+  }
+}
+
+// The same call gives the same bits.
+inline void check_repeats(const std::string& problem) {
+  const Call call = random_call(parse_problem(problem));
+  const DeviceCall gpu(call);
+  gpu.launch("");
+  const Call first = gpu.result();
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    gpu.upload(call);
+    gpu.launch("");
+    const Call again = gpu.result();
+    for (std::size_t i = 0; i < first.buffers.size(); ++i) {
+      const Buffer& a = first.buffers[i];
+      EXPECT_TRUE(std::equal(a.data(), a.data() + a.data_bytes(), again.buffers[i].data()))
+          << problem << " " << a.name();
+    }
+  }
+}
+
+}  // namespace hyla::testing

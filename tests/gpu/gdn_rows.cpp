@@ -1,0 +1,107 @@
+// Decode, MTP and recurrence on the GPU against the float64 reference: every CUDA implementation
+// that takes a problem, over dims, dtypes, layouts, gates and modes, on friendly and on hostile
+// tensors.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/check.h"
+
+namespace hyla::testing {
+namespace {
+
+using GpuRows = Gpu;
+
+const std::vector<std::string> kOperations = {
+    "gdn_decode:b=5,",           "gdn_mtp:b=3,t=4,",
+    "gdn_mtp:b=3,t=5,mode=all,", "gdn_mtp:b=4,t=6,mode=accepted,",
+    "gdn_mtp:lens=1+4+0+2,",     "gdn_recurrence:lens=3+0+7+1,"};
+
+TEST_F(GpuRows, EveryDtypeAndLayout) {
+  std::uint64_t seed = 0;
+  for (const std::string& operation : kOperations) {
+    for (const char* io : {"bf16", "f16", "f32"}) {
+      for (const char* state : {"f32", "bf16", "f16"}) {
+        for (const char* layout : {"vk", "kv"}) {
+          const std::string problem = operation + "hq=2,hv=4,k=64,v=64,io=" + io +
+                                      ",state=" + state + ",layout=" + layout +
+                                      ",seed=" + std::to_string(seed);
+          check_all(problem, CaseOptions::plain());
+          check_all(problem, CaseOptions::drawn(++seed));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuRows, EveryDim) {
+  const std::vector<std::string> dims = {"k=128,v=128", "k=256,v=256", "k=64,v=256", "k=256,v=64",
+                                         "k=8,v=8",     "k=16,v=72",   "k=72,v=40",  "k=104,v=128",
+                                         "k=248,v=8",   "k=32,v=32",   "k=128,v=64"};
+  std::uint64_t seed = 1000;
+  for (const std::string& operation : kOperations) {
+    for (const std::string& dim : dims) {
+      for (const char* layout : {"vk", "kv"}) {
+        for (const char* state : {"f32", "bf16"}) {
+          const std::string problem = operation + "hq=1,hv=3," + dim + ",layout=" + layout +
+                                      ",state=" + state + ",seed=" + std::to_string(seed);
+          check_all(problem, CaseOptions::drawn(++seed));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuRows, EveryGate) {
+  std::uint64_t seed = 2000;
+  for (const std::string& operation : kOperations) {
+    for (const char* gate : {"none", "linear", "log", "raw"}) {
+      for (const char* beta : {"none", "prob", "logit"}) {
+        for (const char* norm : {"0", "1"}) {
+          const std::string problem = operation + "hq=2,hv=6,k=64,v=64,gate=" + gate +
+                                      ",beta=" + beta + ",norm=" + norm +
+                                      ",seed=" + std::to_string(seed);
+          check_all(problem, CaseOptions::drawn(++seed));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuRows, HostileTensors) {
+  for (const std::string& operation : kOperations) {
+    for (int seed = 3000; seed < 3016; ++seed) {
+      const std::string problem = operation + "hq=2,hv=4,k=128,v=128,seed=" + std::to_string(seed);
+      check_all(problem, CaseOptions::hostile());
+    }
+  }
+}
+
+TEST_F(GpuRows, SmallAndLargeVariants) {
+  // Sizes on both sides of every boundary in policy.h.
+  for (const char* state : {"f32", "bf16"}) {
+    for (const char* layout : {"vk", "kv"}) {
+      for (int b : {1, 8, 33, 70}) {
+        const std::string problem =
+            "gdn_decode:b=" + std::to_string(b) + ",hq=4,hv=8,state=" + state + ",layout=" + layout;
+        EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
+      }
+    }
+  }
+}
+
+TEST_F(GpuRows, SameBitsEveryTime) {
+  for (const std::string& operation : kOperations) check_repeats(operation + "hq=2,hv=4,seed=7");
+}
+
+TEST_F(GpuRows, ACapturedGraphFollowsNewSlotsAndLengths) {
+  CaseOptions options;
+  options.shuffled = options.padding = options.elsewhere = true;
+  for (const std::string& operation : kOperations) {
+    check_replays(operation + "hq=2,hv=4,k=64,v=64,slots=32", options);
+  }
+}
+
+}  // namespace
+}  // namespace hyla::testing
