@@ -2,6 +2,7 @@
 // value, with the strides named after what they step over instead of numbered.
 #pragma once
 
+#include <hyla/host_device.h>
 #include <hyla/tensor.h>
 
 #include <cstdint>
@@ -15,8 +16,8 @@ struct IndexView {
   std::int64_t stride = 0, column_stride = 0;
   std::int64_t columns = 1;
 
-  bool present() const { return dtype != DType::kNone; }
-  std::int64_t at(std::int64_t i, std::int64_t j = 0) const {
+  HYLA_HOST_DEVICE bool present() const { return dtype != DType::kNone; }
+  HYLA_HOST_DEVICE std::int64_t at(std::int64_t i, std::int64_t j = 0) const {
     const std::int64_t offset = i * stride + j * column_stride;
     switch (dtype) {
       case DType::kInt32:
@@ -37,7 +38,7 @@ struct VectorView {
   DType dtype = DType::kNone;
   std::int64_t stride = 0;
 
-  bool present() const { return dtype != DType::kNone; }
+  HYLA_HOST_DEVICE bool present() const { return dtype != DType::kNone; }
 };
 
 // Values of tokens: [B, T, heads, dim] (row_stride used) or ragged [total, heads, dim] (row_stride
@@ -47,11 +48,11 @@ struct TokenView {
   DType dtype = DType::kNone;
   std::int64_t row_stride = 0, token_stride = 0, head_stride = 0, dim_stride = 0;
 
-  bool present() const { return dtype != DType::kNone; }
+  HYLA_HOST_DEVICE bool present() const { return dtype != DType::kNone; }
   // `token` counts from the row's start when rows have a stride, from the start of the batch when
   // ragged.
-  std::int64_t offset(std::int64_t row, std::int64_t token, std::int64_t head,
-                      std::int64_t dim = 0) const {
+  HYLA_HOST_DEVICE std::int64_t offset(std::int64_t row, std::int64_t token, std::int64_t head,
+                                       std::int64_t dim = 0) const {
     return row * row_stride + token * token_stride + head * head_stride + dim * dim_stride;
   }
 };
@@ -62,12 +63,12 @@ struct Sequences {
   std::int64_t tokens = 0;  // uniform: T of each row; ragged: total
   IndexView cu_seqlens, starts, lengths;
 
-  bool ragged() const { return cu_seqlens.present() || starts.present(); }
-  std::int64_t begin(std::int64_t row) const {
+  HYLA_HOST_DEVICE bool ragged() const { return cu_seqlens.present() || starts.present(); }
+  HYLA_HOST_DEVICE std::int64_t begin(std::int64_t row) const {
     if (cu_seqlens.present()) return cu_seqlens.at(row);
     return starts.present() ? starts.at(row) : 0;
   }
-  std::int64_t length(std::int64_t row) const {
+  HYLA_HOST_DEVICE std::int64_t length(std::int64_t row) const {
     if (cu_seqlens.present()) return cu_seqlens.at(row + 1) - cu_seqlens.at(row);
     return lengths.present() ? lengths.at(row) : tokens;
   }
@@ -84,10 +85,10 @@ struct Slots {
   std::int64_t first = 0;                        // an index below it is null
   std::int64_t read_limit = 0, write_limit = 0;  // pool sizes: an index at or past it is null
 
-  std::int64_t checked(std::int64_t slot, std::int64_t limit) const {
+  HYLA_HOST_DEVICE std::int64_t checked(std::int64_t slot, std::int64_t limit) const {
     return slot < first || slot < 0 || slot >= limit ? kNullSlot : slot;
   }
-  std::int64_t raw_read(std::int64_t row) const {
+  HYLA_HOST_DEVICE std::int64_t raw_read(std::int64_t row) const {
     if (!read.present()) return row;
     std::int64_t column = 0;
     if (read_columns.present()) {
@@ -96,15 +97,17 @@ struct Slots {
     }
     return read.at(row, column);
   }
-  std::int64_t raw_write(std::int64_t row) const {
+  HYLA_HOST_DEVICE std::int64_t raw_write(std::int64_t row) const {
     return write.present() ? write.at(row) : raw_read(row);
   }
-  std::int64_t read_slot(std::int64_t row) const {
+  HYLA_HOST_DEVICE std::int64_t read_slot(std::int64_t row) const {
     // Nothing is read and nobody said "null": the row starts from zero.
     if (!read.present() && read_limit == kNoLimit) return row;
     return checked(raw_read(row), read_limit);
   }
-  std::int64_t write_slot(std::int64_t row) const { return checked(raw_write(row), write_limit); }
+  HYLA_HOST_DEVICE std::int64_t write_slot(std::int64_t row) const {
+    return checked(raw_write(row), write_limit);
+  }
 };
 
 }  // namespace hyla::core

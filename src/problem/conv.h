@@ -22,8 +22,9 @@ struct WindowPool {
   std::int64_t slots = 0, columns = 0;
   std::int64_t slot_stride = 0, channel_stride = 0, column_stride = 0;
 
-  bool present() const { return dtype != DType::kNone; }
-  std::int64_t offset(std::int64_t slot, std::int64_t channel, std::int64_t column) const {
+  HYLA_HOST_DEVICE bool present() const { return dtype != DType::kNone; }
+  HYLA_HOST_DEVICE std::int64_t offset(std::int64_t slot, std::int64_t channel,
+                                       std::int64_t column) const {
     return slot * slot_stride + channel * channel_stride + column * column_stride;
   }
 };
@@ -39,9 +40,11 @@ struct Problem {
   core::IndexView window_offsets;
   Activation activation = Activation::kSilu;
 
-  bool padding(std::int64_t row) const { return slots.read_slot(row) == core::kNullSlot; }
+  HYLA_HOST_DEVICE bool padding(std::int64_t row) const {
+    return slots.read_slot(row) == core::kNullSlot;
+  }
   // First column of the window that row reads.
-  std::int64_t window_offset(std::int64_t row) const {
+  HYLA_HOST_DEVICE std::int64_t window_offset(std::int64_t row) const {
     const std::int64_t last = state.columns - (W - 1);
     if (!window_offsets.present()) return last;
     const std::int64_t offset = window_offsets.at(row);
@@ -53,7 +56,7 @@ struct PrefillProblem : Problem {
   core::IndexView has_initial_state;                     // [N]
   core::IndexView checkpoint_offsets, checkpoint_slots;  // [N, M]
 
-  bool starts_from_pool(std::int64_t row) const {
+  HYLA_HOST_DEVICE bool starts_from_pool(std::int64_t row) const {
     return state.present() && (!has_initial_state.present() || has_initial_state.at(row) != 0);
   }
   std::int64_t checkpoint_count(std::int64_t row) const;
@@ -62,7 +65,7 @@ struct PrefillProblem : Problem {
 struct UpdateProblem : Problem {
   core::IndexView commit_lengths;  // [B]
 
-  std::int64_t commit_length(std::int64_t row) const {
+  HYLA_HOST_DEVICE std::int64_t commit_length(std::int64_t row) const {
     return commit_lengths.present() ? commit_lengths.at(row) : sequences.length(row);
   }
 };

@@ -29,7 +29,7 @@ struct PoolView {
   std::int64_t slots = 0;
   std::int64_t slot_stride = 0, head_stride = 0, k_stride = 0, v_stride = 0;
 
-  bool present() const { return dtype != DType::kNone; }
+  HYLA_HOST_DEVICE bool present() const { return dtype != DType::kNone; }
 };
 
 using NormView = norm::GateView;

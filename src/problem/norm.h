@@ -14,7 +14,7 @@ struct GateView {
   double eps = 0;
   Activation gate = Activation::kSilu;
 
-  bool present() const { return z.present(); }
+  HYLA_HOST_DEVICE bool present() const { return z.present(); }
 };
 
 struct GatedRmsProblem {

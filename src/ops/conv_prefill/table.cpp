@@ -5,6 +5,9 @@
 #include "ops/tables.h"
 #include "problem/conv.h"
 #include "reference/conv.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/causal_conv1d/launch_conv.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -12,6 +15,11 @@ namespace {
 using Problem = conv::PrefillProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda", Device::Kind::kCuda,
+     [](const Problem& p, const Context& context) { return conv::conv_refuses(p, context); },
+     nullptr, conv::launch_conv},
+#endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::conv_prefill},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

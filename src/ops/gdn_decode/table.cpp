@@ -5,6 +5,10 @@
 #include "ops/tables.h"
 #include "problem/gdn_decode.h"
 #include "reference/gdn.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/gdn_decode/launch.h"
+#include "ops/gdn_rows/launch_rows.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -12,6 +16,13 @@ namespace {
 using Problem = gdn::DecodeProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda_vk", Device::Kind::kCuda, gdn::decode_vk_refuses, nullptr, gdn::launch_decode_vk},
+    {"cuda_kv", Device::Kind::kCuda, gdn::decode_kv_refuses, nullptr, gdn::launch_decode_kv},
+    {"cuda_rows", Device::Kind::kCuda,
+     [](const Problem& p, const Context& context) { return gdn::rows_refuses(p, context); },
+     nullptr, gdn::launch_rows},
+#endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::decode},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

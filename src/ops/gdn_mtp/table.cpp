@@ -5,6 +5,10 @@
 #include "ops/tables.h"
 #include "problem/gdn_mtp.h"
 #include "reference/gdn.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/gdn_mtp/launch_mtp_vk.h"
+#include "ops/gdn_rows/launch_rows.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -12,6 +16,12 @@ namespace {
 using Problem = gdn::MtpProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda_vk", Device::Kind::kCuda, gdn::mtp_vk_refuses, nullptr, gdn::launch_mtp_vk},
+    {"cuda_rows", Device::Kind::kCuda,
+     [](const Problem& p, const Context& context) { return gdn::rows_refuses(p, context); },
+     nullptr, gdn::launch_rows},
+#endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::mtp},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

@@ -5,6 +5,9 @@
 #include "ops/tables.h"
 #include "problem/gdn_recurrence.h"
 #include "reference/gdn.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/gdn_rows/launch_rows.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -12,6 +15,11 @@ namespace {
 using Problem = gdn::RecurrenceProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda_rows", Device::Kind::kCuda,
+     [](const Problem& p, const Context& context) { return gdn::rows_refuses(p, context); },
+     nullptr, gdn::launch_rows},
+#endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::recurrence},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

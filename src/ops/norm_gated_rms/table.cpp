@@ -5,6 +5,9 @@
 #include "ops/tables.h"
 #include "problem/norm.h"
 #include "reference/norm.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/norm_gated_rms/launch_gated_rms.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -12,6 +15,9 @@ namespace {
 using Problem = norm::GatedRmsProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda", Device::Kind::kCuda, norm::gated_rms_refuses, nullptr, norm::launch_gated_rms},
+#endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::gated_rms},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

@@ -1,0 +1,103 @@
+#include "ops/gdn_decode/arguments.h"
+
+#include <limits>
+
+#include "device/alignment.h"
+#include "device/launch.h"
+
+namespace hyla::gdn {
+namespace {
+
+constexpr std::int64_t kMaxStride = std::numeric_limits<std::uint32_t>::max();
+constexpr std::int64_t kMaxGrid = 65535;  // of a grid's y and z
+
+bool narrow(const core::TokenView& view) {
+  return view.row_stride <= kMaxStride && view.head_stride <= kMaxStride;
+}
+
+bool narrow(const PoolView& pool) {
+  return pool.slot_stride <= kMaxStride && pool.head_stride <= kMaxStride &&
+         pool.k_stride <= kMaxStride && pool.v_stride <= kMaxStride &&
+         pool.slots <= std::numeric_limits<std::int32_t>::max();
+}
+
+bool narrow(const core::IndexView& view) {
+  return view.stride <= kMaxStride && view.column_stride <= kMaxStride &&
+         view.columns <= std::numeric_limits<std::int32_t>::max();
+}
+
+RowHead strides(const core::TokenView& view) {
+  return {static_cast<std::uint32_t>(view.row_stride),
+          static_cast<std::uint32_t>(view.head_stride)};
+}
+
+std::int64_t line_stride(const DecodeProblem& p) {
+  return p.layout == StateLayout::kVK ? p.initial.v_stride : p.initial.k_stride;
+}
+
+}  // namespace
+
+const char* decode_refuses(const DecodeProblem& p, const Context& context) {
+  if (const char* reason = device::refuses_device(context)) return reason;
+  if (p.norm.present()) return "does not fuse the gated norm";
+  if (p.heads > kMaxFastHeads || p.sequences.rows > kMaxGrid)
+    return "more heads or rows than a grid";
+  if (!narrow(p.q) || !narrow(p.k) || !narrow(p.v) || !narrow(p.out) || !narrow(p.gate.value) ||
+      !narrow(p.beta.value) || !narrow(p.initial) || !narrow(p.slots.read) ||
+      !narrow(p.slots.write) || !narrow(p.slots.read_columns) ||
+      p.slots.first > std::numeric_limits<std::int32_t>::max()) {
+    return "a stride or slot beyond 32 bits";
+  }
+  const auto size = static_cast<std::int64_t>(size_of(p.initial.dtype));
+  if (!device::aligned(p.initial.data, 16) || p.initial.slot_stride * size % 16 != 0 ||
+      p.initial.head_stride * size % 16 != 0 || line_stride(p) * size % 16 != 0) {
+    return "state lines that are not aligned to 16 bytes";
+  }
+  return nullptr;
+}
+
+HostArguments decode_arguments(const DecodeProblem& p) {
+  DecodeArguments a{};
+  a.read_slots = p.slots.read.data;
+  a.k = p.k.data, a.q = p.q.data, a.v = p.v.data;
+  a.gate = p.gate.value.data, a.beta = p.beta.value.data;
+  a.A_log = p.gate.A_log.data, a.dt_bias = p.gate.dt_bias.data;
+  a.state = p.initial.data, a.out = p.out.data;
+  a.read_stride = static_cast<std::uint32_t>(p.slots.read.stride);
+  const auto group = static_cast<std::uint32_t>(p.heads / p.k_heads);
+  a.key_head_factor = ((1u << kKeyHeadShift) + group - 1) / group;
+  a.q_stride = strides(p.q), a.k_stride = strides(p.k), a.v_stride = strides(p.v);
+  a.gate_stride = strides(p.gate.value), a.beta_stride = strides(p.beta.value);
+  a.out_stride = strides(p.out);
+  a.slot_stride = static_cast<std::uint32_t>(p.initial.slot_stride);
+  a.head_stride = static_cast<std::uint32_t>(p.initial.head_stride);
+  a.line_stride = static_cast<std::uint32_t>(line_stride(p));
+  a.A_log_stride = static_cast<std::uint32_t>(p.gate.A_log.stride);
+  a.dt_bias_stride = static_cast<std::uint32_t>(p.gate.dt_bias.stride);
+  a.first_slot = static_cast<std::int32_t>(p.slots.first);
+  a.slots = static_cast<std::int32_t>(p.initial.slots);
+  a.scale = static_cast<float>(p.scale), a.l2norm_eps = static_cast<float>(p.l2norm_eps);
+  a.l2norm = p.l2norm;
+  a.gate_kind = p.gate.kind, a.beta_kind = p.beta.kind;
+  a.gate_dtype = p.gate.value.dtype, a.beta_dtype = p.beta.value.dtype;
+  a.A_log_dtype = p.gate.A_log.dtype, a.dt_bias_dtype = p.gate.dt_bias.dtype;
+  a.read_dtype = p.slots.read.dtype, a.write_dtype = p.slots.write.dtype;
+  a.column_dtype = p.slots.read_columns.dtype;
+  a.read_columns = p.slots.read_columns.data, a.write_slots = p.slots.write.data;
+  a.read_column_stride = static_cast<std::uint32_t>(p.slots.read.column_stride);
+  a.column_stride = static_cast<std::uint32_t>(p.slots.read_columns.stride);
+  a.write_stride = static_cast<std::uint32_t>(p.slots.write.stride);
+  a.table_columns = static_cast<std::int32_t>(p.slots.read.columns);
+  const auto chunk = 16 / static_cast<std::int64_t>(size_of(p.initial.dtype));
+  a.wide_keys = device::aligned(p.q, chunk) && device::aligned(p.k, chunk);
+  a.wide_values = device::aligned(p.v, chunk);
+  const bool usual = p.gate.kind == Gate::Kind::kRaw && p.beta.kind == Beta::Kind::kLogit &&
+                     p.gate.value.dtype == p.q.dtype && p.beta.value.dtype == p.q.dtype &&
+                     p.gate.A_log.dtype == DType::kFloat32 && p.l2norm &&
+                     p.slots.read.dtype == DType::kInt32 && !p.slots.read_columns.present() &&
+                     !p.slots.write.present() && a.wide_keys && a.wide_values &&
+                     (p.layout == StateLayout::kKV || line_stride(p) == p.K);
+  return {a, usual};
+}
+
+}  // namespace hyla::gdn

@@ -1,0 +1,9 @@
+#include "ops/gdn_decode/launch_kv.cuh"
+
+namespace hyla::gdn {
+
+KvLaunch select_kv_bf16(DType io, std::int64_t K, bool usual, bool small) {
+  return select_kv<__nv_bfloat16>(io, K, usual, small);
+}
+
+}  // namespace hyla::gdn

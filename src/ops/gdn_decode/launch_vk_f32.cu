@@ -1,0 +1,9 @@
+#include "ops/gdn_decode/launch_vk.cuh"
+
+namespace hyla::gdn {
+
+VkLaunch select_vk_f32(DType io, std::int64_t K, bool usual, bool small) {
+  return select_vk<float>(io, K, usual, small);
+}
+
+}  // namespace hyla::gdn
