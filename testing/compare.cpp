@@ -104,7 +104,10 @@ DType operand_dtype(const Call& call) {
 }
 
 Judge::Judge(const Call& call, Exact exact)
-    : before_(call), exact_(widened(call)), naive_(widened(call)), operands_(operand_dtype(call)) {
+    : before_(call),
+      exact_(widened(call)),
+      naive_(widened(call)),
+      operands_(exact == Exact::kReference ? operand_dtype(call) : DType::kFloat32) {
   if (exact == Exact::kReference) {
     run(exact_, "reference");
   } else {

@@ -38,8 +38,10 @@ struct Comparison {
 };
 
 enum class Exact {
-  kReference,    // the reference implementation, for judging the others
-  kIndependent,  // the naive algorithm in float64, for judging the reference
+  kReference,  // the reference implementation, for judging the others
+  // the naive algorithm in float64, for judging the reference, which has no excuse for 16-bit
+  // operands: N is in float32 then
+  kIndependent,
 };
 
 // Computes E and N once; then any number of results of the same call can be judged.
