@@ -164,6 +164,43 @@ __device__ __forceinline__ void load_numbers(const void* data, DType dtype, std:
   for (int i = 0; i < N; ++i) values[i] = number(bits[i], dtype);
 }
 
+// N of them side by side, aligned for wide accesses.
+template <int N>
+__device__ __forceinline__ void load_wide(const void* data, DType dtype, std::int64_t offset,
+                                          float (&values)[N]) {
+  if (dtype == DType::kFloat32) {
+    Pack<float, N> pack;
+    pack.load(static_cast<const float*>(data) + offset);
+    pack.unpack(values);
+  } else if (dtype == DType::kBFloat16) {
+    Pack<__nv_bfloat16, N> pack;
+    pack.load(static_cast<const __nv_bfloat16*>(data) + offset);
+    pack.unpack(values);
+  } else {
+    Pack<__half, N> pack;
+    pack.load(static_cast<const __half*>(data) + offset);
+    pack.unpack(values);
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void store_wide(void* data, DType dtype, std::int64_t offset,
+                                           const float (&values)[N]) {
+  if (dtype == DType::kFloat32) {
+    Pack<float, N> pack;
+    pack.pack(values);
+    pack.store(static_cast<float*>(data) + offset);
+  } else if (dtype == DType::kBFloat16) {
+    Pack<__nv_bfloat16, N> pack;
+    pack.pack(values);
+    pack.store(static_cast<__nv_bfloat16*>(data) + offset);
+  } else {
+    Pack<__half, N> pack;
+    pack.pack(values);
+    pack.store(static_cast<__half*>(data) + offset);
+  }
+}
+
 __device__ __forceinline__ void store_number(void* data, DType dtype, std::int64_t offset,
                                              float x) {
   if (dtype == DType::kFloat32) {

@@ -14,8 +14,16 @@
 namespace hyla::conv {
 
 inline constexpr int kThreads = 128;
-inline constexpr int kRun = 32;         // tokens of a run: W-1 inputs are read twice for every kRun
+inline constexpr int kRun = 64;         // tokens of a run: W-1 inputs are read twice for every kRun
+inline constexpr int kAhead = 8;        // tokens whose loads are in flight together
 inline constexpr int kMaxColumns = 16;  // columns of a rolling row that a thread can hold
+
+// How a thread reaches the windows of its neighbouring channels.
+enum class Windows {
+  kScattered,  // element by element
+  kDense,      // [C, W-1] without gaps: one run of Vec * (W-1) elements
+  kChannels,   // channels side by side: one run of Vec elements a column
+};
 
 // Prefill and update differ in where the final window goes.
 struct ConvArguments {
@@ -23,6 +31,7 @@ struct ConvArguments {
   std::int64_t total;  // ragged: tokens there are; lengths from the device are clamped to it
   core::IndexView has_initial_state, checkpoint_offsets, checkpoint_slots, commit_lengths;
   bool update;
+  Windows windows;
 };
 
 struct Row {
@@ -47,33 +56,38 @@ __device__ __forceinline__ bool find_row(const ConvArguments& a, std::int64_t in
   return true;
 }
 
-// Vec channels of one token.
+// Vec channels of one token as they lie in memory.
 template <class Io, int Vec>
-__device__ __forceinline__ void load_token(const core::TokenView& x, std::int64_t row,
-                                           std::int64_t token, std::int64_t channel,
-                                           float (&values)[Vec]) {
-  const Io* from = static_cast<const Io*>(x.data) + x.offset(row, token, channel);
-  if constexpr (Vec == 1) {
-    values[0] = device::to_float(*from);
-  } else {
-    device::Pack<Io, Vec> pack;
-    pack.load(from);
-    pack.unpack(values);
+struct TokenBits {
+  device::Pack<Io, Vec> pack;
+
+  __device__ __forceinline__ void load(const Io* from) { pack.load(from); }
+  __device__ __forceinline__ void unpack(float (&values)[Vec]) const { pack.unpack(values); }
+  static __device__ __forceinline__ void store(Io* to, const float (&values)[Vec]) {
+    device::Pack<Io, Vec> result;
+    result.pack(values);
+    result.store(to);
   }
-}
+};
+
+template <class Io>
+struct TokenBits<Io, 1> {
+  Io value;
+
+  __device__ __forceinline__ void load(const Io* from) { value = *from; }
+  __device__ __forceinline__ void unpack(float (&values)[1]) const {
+    values[0] = device::to_float(value);
+  }
+  static __device__ __forceinline__ void store(Io* to, const float (&values)[1]) {
+    *to = device::from_float<Io>(values[0]);
+  }
+};
 
 template <class Io, int Vec>
-__device__ __forceinline__ void store_token(const core::TokenView& out, std::int64_t row,
-                                            std::int64_t token, std::int64_t channel,
-                                            const float (&values)[Vec]) {
-  Io* to = static_cast<Io*>(out.data) + out.offset(row, token, channel);
-  if constexpr (Vec == 1) {
-    *to = device::from_float<Io>(values[0]);
-  } else {
-    device::Pack<Io, Vec> pack;
-    pack.pack(values);
-    pack.store(to);
-  }
+__device__ __forceinline__ void load_token(const Io* from, float (&values)[Vec]) {
+  TokenBits<Io, Vec> bits;
+  bits.load(from);
+  bits.unpack(values);
 }
 
 // One channel's inputs before the call: the window, or all columns of a rolling row that has more.
@@ -149,6 +163,72 @@ __device__ __noinline__ void store_windows(const ConvArguments& a, const Row& ro
   }
 }
 
+// The W-1 columns from `column` on of Vec channels.
+template <int W, int Vec>
+__device__ __forceinline__ void load_window(const ConvArguments& a, std::int64_t slot,
+                                            std::int64_t channel, std::int64_t column,
+                                            float (&window)[W - 1][Vec]) {
+  const WindowPool& pool = a.p.state;
+  const std::int64_t offset = pool.offset(slot, channel, column);
+  if (Vec > 1 && a.windows == Windows::kDense) {
+    float values[Vec * (W - 1)];
+    if constexpr (Vec > 1) device::load_wide(pool.data, pool.dtype, offset, values);
+#pragma unroll
+    for (int j = 0; j < W - 1; ++j) {
+#pragma unroll
+      for (int v = 0; v < Vec; ++v) window[j][v] = values[v * (W - 1) + j];
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < W - 1; ++j) {
+    const std::int64_t at = offset + j * pool.column_stride;
+    if (Vec > 1 && a.windows == Windows::kChannels) {
+      if constexpr (Vec > 1) device::load_wide(pool.data, pool.dtype, at, window[j]);
+    } else {
+      device::load_numbers(pool.data, pool.dtype, at, pool.channel_stride, window[j]);
+    }
+  }
+}
+
+template <int W, int Vec>
+__device__ __forceinline__ void store_window(const ConvArguments& a, std::int64_t slot,
+                                             std::int64_t channel,
+                                             const float (&window)[W - 1][Vec]) {
+  const WindowPool& pool = a.p.state;
+  const std::int64_t offset = pool.offset(slot, channel, 0);
+  if (Vec > 1 && a.windows == Windows::kDense) {
+    float values[Vec * (W - 1)];
+#pragma unroll
+    for (int j = 0; j < W - 1; ++j) {
+#pragma unroll
+      for (int v = 0; v < Vec; ++v) values[v * (W - 1) + j] = window[j][v];
+    }
+    if constexpr (Vec > 1) device::store_wide(pool.data, pool.dtype, offset, values);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < W - 1; ++j) {
+    const std::int64_t at = offset + j * pool.column_stride;
+    if (Vec > 1 && a.windows == Windows::kChannels) {
+      if constexpr (Vec > 1) device::store_wide(pool.data, pool.dtype, at, window[j]);
+    } else {
+#pragma unroll
+      for (int v = 0; v < Vec; ++v) {
+        device::store_number(pool.data, pool.dtype, at + v * pool.channel_stride, window[j][v]);
+      }
+    }
+  }
+}
+
+// Is the row's last window all that it leaves in the pool, in the columns from 0 on? Then it is
+// still in registers.
+__device__ __forceinline__ bool leaves_last_window(const ConvArguments& a, const Row& row) {
+  if (a.checkpoint_offsets.present() || a.commit_lengths.present()) return false;
+  if (!a.p.window_offsets.present()) return a.p.state.columns == a.p.W - 1;
+  return !a.update || row.length == 1;
+}
+
 // x, out [tokens, C]; weight [C, W]; state [slots, C, L]
 // grid (ceil(C / (Vec * kThreads)), runs in flight, rows up to 65535)
 template <class Io, int W, int Vec>
@@ -158,7 +238,7 @@ __global__ void __launch_bounds__(kThreads) convolve(const __grid_constant__ Con
   const std::int64_t channel = first_channel + threadIdx.x * Vec;
   const bool active = channel < p.C;
   arch::wait_for_previous_grid();
-  float weight[W][Vec], bias[Vec] = {};
+  float weight[W][Vec] = {}, bias[Vec] = {};
   if (active) {
 #pragma unroll
     for (int j = 0; j < W; ++j) {
@@ -173,44 +253,65 @@ __global__ void __launch_bounds__(kThreads) convolve(const __grid_constant__ Con
   for (std::int64_t index = blockIdx.z; index < p.sequences.rows; index += gridDim.z) {
     Row row;
     if (!find_row(a, index, row)) continue;
+    float window[W - 1][Vec] = {};
+    if (blockIdx.y == 0 && active && row.from_pool) {
+      load_window<W, Vec>(a, row.read, channel, p.window_offset(index), window);
+    }
+    const Io* x = static_cast<const Io*>(p.x.data) + p.x.offset(index, row.begin, channel);
+    Io* out = static_cast<Io*>(p.out.data) + p.out.offset(index, row.begin, channel);
     for (std::int64_t first = std::int64_t{blockIdx.y} * kRun; first < row.length && active;
          first += std::int64_t{gridDim.y} * kRun) {
-      float window[W - 1][Vec] = {};
+      if (first > 0) {
 #pragma unroll
-      for (int j = 0; j < W - 1; ++j) {
-        if (first > 0) {
-          load_token<Io, Vec>(p.x, index, row.begin + first - (W - 1) + j, channel, window[j]);
-        } else if (row.from_pool) {
-          device::load_numbers(p.state.data, p.state.dtype,
-                               p.state.offset(row.read, channel, p.window_offset(index) + j),
-                               p.state.channel_stride, window[j]);
+        for (int j = 0; j < W - 1; ++j) {
+          load_token<Io, Vec>(x + (first - (W - 1) + j) * p.x.token_stride, window[j]);
         }
       }
       const std::int64_t last = min(first + kRun, row.length);
-#pragma unroll 2
-      for (std::int64_t t = first; t < last; ++t) {
-        float now[Vec], y[Vec];
-        load_token<Io, Vec>(p.x, index, row.begin + t, channel, now);
+      for (std::int64_t t = first; t < last; t += kAhead) {
+        TokenBits<Io, Vec> tokens[kAhead];
 #pragma unroll
-        for (int v = 0; v < Vec; ++v) {
-          y[v] = bias[v] + weight[W - 1][v] * now[v];
-#pragma unroll
-          for (int j = 0; j < W - 1; ++j) y[v] += weight[j][v] * window[j][v];
-          if (p.activation == Activation::kSilu) y[v] = device::silu(y[v]);
-#pragma unroll
-          for (int j = 0; j + 1 < W - 1; ++j) window[j][v] = window[j + 1][v];
-          window[W - 2][v] = now[v];
+        for (int i = 0; i < kAhead; ++i) {
+          if (t + i < last) tokens[i].load(x + (t + i) * p.x.token_stride);
         }
-        store_token<Io, Vec>(p.out, index, row.begin + t, channel, y);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if (t + i >= last) break;
+          float now[Vec], y[Vec];
+          tokens[i].unpack(now);
+#pragma unroll
+          for (int v = 0; v < Vec; ++v) {
+            y[v] = bias[v] + weight[W - 1][v] * now[v];
+#pragma unroll
+            for (int j = 0; j < W - 1; ++j) y[v] += weight[j][v] * window[j][v];
+            if (p.activation == Activation::kSilu) {
+              y[v] = sizeof(Io) == 2 ? device::fast_silu(y[v]) : device::silu(y[v]);
+            }
+#pragma unroll
+            for (int j = 0; j + 1 < W - 1; ++j) window[j][v] = window[j + 1][v];
+            window[W - 2][v] = now[v];
+          }
+          TokenBits<Io, Vec>::store(out + (t + i) * p.out.token_stride, y);
+        }
       }
     }
-    // The CTA that read a row's windows writes them, once all its threads have read.
-    if (blockIdx.y == 0 && p.state.present()) {
-      __syncthreads();
-      for (std::int64_t c = first_channel + threadIdx.x;
-           c < min(p.C, first_channel + kThreads * Vec); c += kThreads) {
-        store_windows(a, row, c);
+    if (blockIdx.y != 0 || !p.state.present()) continue;
+    if (leaves_last_window(a, row)) {
+      if (!active || row.write == core::kNullSlot) continue;
+      if (row.length > kRun) {  // other CTAs had the end of the row
+#pragma unroll
+        for (int j = 0; j < W - 1; ++j) {
+          load_token<Io, Vec>(x + (row.length - (W - 1) + j) * p.x.token_stride, window[j]);
+        }
       }
+      store_window<W, Vec>(a, row.write, channel, window);
+      continue;
+    }
+    // Whatever else it leaves goes channel by channel, once all threads have read their windows.
+    __syncthreads();
+    for (std::int64_t c = first_channel + threadIdx.x; c < min(p.C, first_channel + kThreads * Vec);
+         c += kThreads) {
+      store_windows(a, row, c);
     }
   }
 }

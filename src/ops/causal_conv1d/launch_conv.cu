@@ -39,7 +39,25 @@ bool side_by_side(const core::TokenView& view) {
          device::aligned(tokens, 16 / static_cast<std::int64_t>(size_of(view.dtype)));
 }
 
-void run(const ConvArguments& arguments, const Context& context) {
+// Wide accesses to the windows of `chunk` neighbouring channels.
+Windows window_access(const Problem& p, std::int64_t chunk) {
+  const WindowPool& pool = p.state;
+  const auto size = static_cast<std::int64_t>(size_of(pool.dtype));
+  if (!pool.present() || !device::aligned(pool.data, 16) || pool.slot_stride * size % 16 != 0) {
+    return Windows::kScattered;
+  }
+  const bool whole_rows = pool.columns == p.W - 1;  // so that a window begins where a row does
+  if (pool.column_stride == 1 && pool.channel_stride == p.W - 1 && whole_rows &&
+      chunk * (p.W - 1) * size % 16 == 0) {
+    return Windows::kDense;
+  }
+  if (pool.channel_stride == 1 && pool.column_stride * size % 16 == 0 && chunk * size % 16 == 0) {
+    return Windows::kChannels;
+  }
+  return Windows::kScattered;
+}
+
+void run(ConvArguments arguments, const Context& context) {
   const Problem& p = arguments.p;
   if (p.sequences.rows == 0 || p.C == 0) return;
   const std::int64_t chunk = 16 / static_cast<std::int64_t>(size_of(p.x.dtype));
@@ -49,6 +67,7 @@ void run(const ConvArguments& arguments, const Context& context) {
   const std::int64_t rows = std::min(p.sequences.rows, kMaxGrid);
   const std::int64_t runs = (p.sequences.tokens + kRun - 1) / kRun;
   const std::int64_t wanted = (kTargetCtas + blocks * rows - 1) / (blocks * rows);
+  arguments.windows = wide ? window_access(p, chunk) : Windows::kScattered;
   device::LaunchShape shape;
   shape.grid =
       dim3(static_cast<unsigned>(blocks),
@@ -79,7 +98,7 @@ void launch_conv(const PrefillProblem& p, const Workspace&, const Context& conte
 }
 
 void launch_conv(const UpdateProblem& p, const Workspace&, const Context& context) {
-  run({p, p.sequences.tokens, {}, {}, {}, p.commit_lengths, true}, context);
+  run({p, p.sequences.tokens, {}, {}, {}, p.commit_lengths, true, {}}, context);
 }
 
 }  // namespace hyla::conv

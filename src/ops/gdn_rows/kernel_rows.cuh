@@ -13,6 +13,7 @@
 #include "device/activation.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
+#include "ops/gdn_rows/gates.cuh"
 #include "problem/gdn_mtp.h"
 
 namespace hyla::gdn {
@@ -68,28 +69,6 @@ __device__ __forceinline__ void store_rows(const PoolView& pool, std::int64_t ba
       }
     }
   }
-}
-
-__device__ __forceinline__ float token_alpha(const GateView& gate, std::int64_t row,
-                                             std::int64_t token, int head) {
-  if (gate.kind == Gate::Kind::kNone) return 1.0f;
-  const float x =
-      device::load_number(gate.value.data, gate.value.dtype, gate.value.offset(row, token, head));
-  if (gate.kind == Gate::Kind::kLinear) return x;
-  if (gate.kind == Gate::Kind::kLog) return expf(x);
-  const float A_log =
-      device::load_number(gate.A_log.data, gate.A_log.dtype, head * gate.A_log.stride);
-  const float bias =
-      device::load_number(gate.dt_bias.data, gate.dt_bias.dtype, head * gate.dt_bias.stride);
-  return expf(-expf(A_log) * device::softplus(x + bias));
-}
-
-__device__ __forceinline__ float token_beta(const BetaView& beta, std::int64_t row,
-                                            std::int64_t token, int head) {
-  if (beta.kind == Beta::Kind::kNone) return 1.0f;
-  const float x =
-      device::load_number(beta.value.data, beta.value.dtype, beta.value.offset(row, token, head));
-  return beta.kind == Beta::Kind::kLogit ? device::sigmoid(x) : x;
 }
 
 template <int Columns>
@@ -177,8 +156,8 @@ __global__ void __launch_bounds__(kRowsWarps * 32) rows(const __grid_constant__ 
       const float v =
           own < V ? device::load_number(p.v.data, p.v.dtype, p.v.offset(row, token, head, own))
                   : 0.0f;
-      const float alpha = token_alpha(p.gate, row, token, head);
-      const float beta = token_beta(p.beta, row, token, head);
+      const float alpha = gate_alpha(p.gate, row, token, head);
+      const float beta = gate_beta(p.beta, row, token, head);
       float kk = 0, qq = 0, qk = 0;
 #pragma unroll
       for (int c = 0; c < Columns; ++c) {
