@@ -93,12 +93,13 @@ void launch_conv(const PrefillProblem& p, const Workspace&, const Context& conte
        p.checkpoint_offsets,
        p.checkpoint_slots,
        {},
-       false},
+       false,
+       Windows::kScattered},
       context);
 }
 
 void launch_conv(const UpdateProblem& p, const Workspace&, const Context& context) {
-  run({p, p.sequences.tokens, {}, {}, {}, p.commit_lengths, true, {}}, context);
+  run({p, p.sequences.tokens, {}, {}, {}, p.commit_lengths, true, Windows::kScattered}, context);
 }
 
 }  // namespace hyla::conv
