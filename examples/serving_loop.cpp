@@ -1,8 +1,8 @@
 // Serves a small hybrid model with hyla and verifies every token: how the operations fit together.
 //
-// Requests arrive over time. Their prompts are prefilled in chunks, in the same steps in which other
-// requests decode; drafts are verified and rejected tails are dropped; prompts with a common prefix
-// share its state and its pages. At the end each request is recomputed from scratch.
+// Requests arrive over time. Their prompts are prefilled in chunks, in the same steps in which
+// other requests decode; drafts are verified and rejected tails are dropped; prompts with a common
+// prefix share its state and its pages. At the end each request is recomputed from scratch.
 //
 // Read serving/model.h first (which operation runs on what), then serving/scheduler.h (who owns
 // which slots and pages, and what happens to a draft) and serving/loop.h.

@@ -27,14 +27,18 @@ else
 fi
 
 digest=$(scripts/sources_digest.sh)
-commit=$(git rev-parse --verify -q HEAD 2>/dev/null || echo unknown)
-if [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then commit+=-modified; fi
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+clock=$(nvidia-smi --query-gpu=clocks.max.sm --format=csv,noheader,nounits | head -n 1)
+# COMMIT names the sources where they came without their history.
+commit=${COMMIT:-$(git rev-parse --verify -q HEAD 2>/dev/null || echo unknown)}
+if [ -z "${COMMIT:-}" ] && [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then commit+=-modified; fi
 mkdir -p bench/results
 raw=build/cuda/bench.json
 if [ "$failed" = 1 ]; then
   echo "gpu-check: not measured, since the tests failed" >&2
 elif build/cuda/bin/hyla bench --suite gpu --json "$raw"; then
-  python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu"
+  python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu" \
+    "$driver" "$clock"
 else
   echo "gpu-check: the benchmark failed; bench/results is unchanged" >&2
   failed=1

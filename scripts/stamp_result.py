@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Adds to a benchmark result what the program could not know: the state of the source tree.
 
-usage: stamp_result.py RAW OUTPUT DIGEST COMMIT GPU
+usage: stamp_result.py RAW OUTPUT DIGEST COMMIT GPU DRIVER CLOCK_MHZ
 """
 
 import datetime
@@ -11,11 +11,14 @@ import sys
 
 
 def main() -> None:
-    raw, output, digest, commit, gpu = sys.argv[1:]
+    raw, output, digest, commit, gpu, driver, clock = sys.argv[1:]
     result = json.loads(pathlib.Path(raw).read_text())
     result["sources_digest"] = digest
     result["commit"] = commit
-    result.setdefault("machine", {}).setdefault("name", gpu)
+    machine = result.setdefault("machine", {})
+    machine.setdefault("name", gpu)
+    machine["driver"] = driver
+    machine["max_sm_clock_mhz"] = int(clock)
     if not result.get("date"):
         now = datetime.datetime.now(datetime.timezone.utc)
         result["date"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")

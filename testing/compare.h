@@ -6,7 +6,7 @@
 // the input dtype. An implementation sums in another order than N, so it is not wrong where it
 // differs from N; it is wrong where it is much farther from E than N is:
 //
-//     eps   = max over vectors x of |N - E|_max / |E|_max      (a tensor's last dimension is a vector)
+//     eps   = max over vectors of |N - E|_max / |E|_max    (a tensor's last dimension is a vector)
 //     bound = kFactor * max(eps, floor) * |E of its vector|_max
 //             + half an ulp of the element in its storage dtype
 //             + half an ulp of float32, for E's own rounding
@@ -23,8 +23,8 @@
 namespace hyla::testing {
 
 inline constexpr double kFactor = 4.0;
-// The floor, because small tensors can be lucky and have almost no naive error: so many roundoffs of
-// float32, and one of the operands' dtype where that is coarser.
+// The floor, because small tensors can be lucky and have almost no naive error: so many roundoffs
+// of float32, and one of the operands' dtype where that is coarser.
 inline constexpr double kFloorRoundoffs = 16.0;
 
 struct Comparison {

@@ -1,4 +1,5 @@
-// A call whose tensors live on a CUDA device: a copy of a host call, guard zones and poison included.
+// A call whose tensors live on a CUDA device: a copy of a host call, guard zones and poison
+// included.
 #pragma once
 
 #include <memory>
@@ -35,8 +36,8 @@ class DeviceCall {
   std::size_t workspace_bytes_ = 0;
 };
 
-// Microseconds of one call in a CUDA graph, over as many copies of it as it takes to find nothing in
-// the cache.
+// Microseconds of one call in a CUDA graph, over as many copies of it as it takes to find nothing
+// in the cache.
 double device_call_us(const Call& host, const std::string& impl, double seconds);
 
 }  // namespace hyla::testing

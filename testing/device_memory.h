@@ -1,5 +1,5 @@
-// The little of the CUDA runtime that checks and benchmarks need. Without CUDA every function throws
-// Unsupported.
+// The little of the CUDA runtime that checks and benchmarks need. Without CUDA every function
+// throws Unsupported.
 #pragma once
 
 #include <hyla/stream.h>

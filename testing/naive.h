@@ -1,6 +1,7 @@
 // Every operation once more, written differently from the reference and sharing none of its code:
 // it reads the public params, walks value rows instead of states, and takes its arithmetic as a
-// parameter. In float64 it checks the reference; in float32 its error is the yardstick of compare.h.
+// parameter. In float64 it checks the reference; in float32 its error is the yardstick of
+// compare.h.
 #pragma once
 
 #include "testing/call.h"

@@ -9,8 +9,8 @@
 //               (which part of which buffer), outputs (buffers after the call)
 //     data      the buffers, from the next multiple of 64 bytes on
 //
-// Little-endian. A file comes from anywhere, so the reader trusts nothing: no size is allocated that
-// the file does not fill, and every offset, shape and name is checked before use.
+// Little-endian. A file comes from anywhere, so the reader trusts nothing: no size is allocated
+// that the file does not fill, and every offset, shape and name is checked before use.
 #pragma once
 
 #include <cstddef>

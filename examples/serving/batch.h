@@ -1,8 +1,8 @@
 // One step of the engine as the operations see it: tokens lie in one flat list, first the decode
 // rows (one token, or one and its drafts), then the prefill chunks.
 //
-// The decode section has a fixed size, as a captured CUDA graph needs: rows that are not in use have
-// the null slot and no tokens, and token places that are not in use are computed by the matrix
+// The decode section has a fixed size, as a captured CUDA graph needs: rows that are not in use
+// have the null slot and no tokens, and token places that are not in use are computed by the matrix
 // products and by nothing else.
 #pragma once
 

@@ -1,5 +1,6 @@
 // The model over hyla: which operation runs on which part of a step's batch, and how the views of
-// one packed projection are handed from one to the next. Matrix products and plain RMSNorm are loops.
+// one packed projection are handed from one to the next. Matrix products and plain RMSNorm are
+// loops.
 #pragma once
 
 #include <hyla/attention.h>

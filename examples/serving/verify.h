@@ -1,9 +1,9 @@
-// The same model computed from scratch: a whole sequence at once, plain loops, no hyla, no cache, no
-// pages, no slots, no chunks. What was served is compared with this.
+// The same model computed from scratch: a whole sequence at once, plain loops, no hyla, no cache,
+// no pages, no slots, no chunks. What was served is compared with this.
 //
 // Twice: in double for the truth, and in float to learn how far rounding alone takes the logits of
-// this sequence. Serving may differ from the truth by kErrorFactor times that much: it rounds in the
-// same places, in another order.
+// this sequence. Serving may differ from the truth by kErrorFactor times that much: it rounds in
+// the same places, in another order.
 #pragma once
 
 #include <algorithm>

@@ -70,7 +70,7 @@ struct Beta {
   static Beta logit(TensorView b) { return {Kind::kLogit, b}; }
 };
 
-// One token a row (seed 001).
+// One token a row.
 struct DecodeParams {
   TensorView q;  // [B, H, K] or [B, 1, H, K]; float32, bfloat16, float16
   TensorView k;  // shape and dtype of q
@@ -93,7 +93,7 @@ struct DecodeParams {
   const char* impl = nullptr;  // force an implementation by name
 };
 
-// 1 to T tokens a row in order, for speculative verification (seed 002).
+// 1 to T tokens a row in order, for speculative verification.
 struct MtpParams {
   TensorView q;      // [B, T, H, K], or [total, H, K] with cu_seqlens or starts and lengths
   TensorView k;      // shape and dtype of q
@@ -124,7 +124,7 @@ struct MtpParams {
   const char* impl = nullptr;
 };
 
-// Chunked prefill over ragged sequences (seed 003). GVA: HV a multiple of Hq = Hk; GQA: Hq a
+// Chunked prefill over ragged sequences. GVA: HV a multiple of Hq = Hk; GQA: Hq a
 // multiple of Hk = HV, then there are Hq outputs and states. Hs = max(Hq, HV).
 struct PrefillParams {
   TensorView q;                    // [total, Hq, K]; float32, bfloat16, float16
@@ -166,7 +166,7 @@ struct PrefillParams {
   const char* impl = nullptr;
 };
 
-// Ragged recurrence over packed q | k | v rows (seed 000), token by token. Every stride is
+// Ragged recurrence over packed q | k | v rows, token by token. Every stride is
 // honoured, those of the innermost dimensions too.
 struct RecurrenceParams {
   TensorView qkv;    // [total, 2*H*K + HV*V]: q heads, k heads, v heads; float32, bfloat16, float16

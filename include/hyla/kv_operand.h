@@ -15,14 +15,14 @@
 //                        scales_raw_ptr, create_scale_tma_tile
 //   MhaOperand           all of them
 //
-// Meaning of the members, with b a batch row, t a token of the row, h a KV head, d a position in it:
+// Meaning of the members; b a batch row, t a token of the row, h a KV head, d a position in it:
 //
 //   dtype                     element type: float, bfloat16, float16, float8_e4m3 or int8_t
 //   page_size                 rows that are sure to lie at one pitch, from a multiple of page_size
 //                             on; 0: all of a row
-//   block_paged_ptr<n>(b,t,h,d)  address of a value; n divides page_size and t; the rest of the head
-//                             is contiguous from there. Null: no such page (its id is out of range);
-//                             the caller must not read it
+//   block_paged_ptr<n>(b,t,h,d)  address of a value; n divides page_size and t; the rest of the
+//                             head is contiguous from there. Null: no such page (its id is out of
+//                             range); the caller must not read it
 //   cache_length(b)           tokens in the cache: before this step's tokens in a paged cache, all
 //                             of them elsewhere. `static constexpr bool cache_length_is_full`
 //                             says which (default: page_size == 0)
@@ -38,8 +38,8 @@
 //   load_scale<n>(b,t,h,d)    n scales: of d, d + granularity, ...
 //   scales_raw_ptr()          first scale of this view; null without scales
 //   create_*_tma_tile(context)  see kv_tile.h
-//   populate<BN, base_alignment, pair_cta, is_leader>(b,t)  rows of a BN-token tile; t is a multiple
-//                             of base_alignment
+//   populate<BN, base_alignment, pair_cta, is_leader>(b,t)  rows of a BN-token tile; t is
+//                             a multiple of base_alignment
 #ifndef HYLA_KV_OPERAND_H_
 #define HYLA_KV_OPERAND_H_
 

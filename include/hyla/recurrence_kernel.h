@@ -1,4 +1,4 @@
-// The gated delta recurrence under the name and with the parameter list of its document (seed 000):
+// The gated delta recurrence under the name and with the parameter list of its document:
 // packed q | k | v rows behind a causal convolution, linear decay and probability beta per token,
 // a slot pool updated in place, L2 norm of q and k (eps 1e-6), scale 1/sqrt(KEY_HEAD_DIM).
 // `gdn::recurrence` is the same operation with this library's own options.

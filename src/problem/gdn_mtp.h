@@ -15,4 +15,12 @@ struct MtpProblem : Problem {
 
 MtpProblem validate(const MtpParams& params, const Context& context);
 
+// Decode and recurrence are an MTP that writes its final state and nothing else.
+inline MtpProblem as_mtp(const Problem& problem) {
+  MtpProblem result;
+  static_cast<Problem&>(result) = problem;
+  result.update_state = true;
+  return result;
+}
+
 }  // namespace hyla::gdn

@@ -240,7 +240,8 @@ TEST(GdnGate, Raw) {
   EXPECT_NEAR(raw_gate(800, 0, -10), 0.964332, 1e-6);
   // softplus(-1000) = exp(-1000): alpha = 1
   EXPECT_EQ(raw_gate(-1000, 0, 0), 1);
-  // exp(-1) * softplus(2 - 1) = 0.36788 * ln(1 + e) = 0.36788 * 1.31326 = 0.483123: alpha = 0.616854
+  // exp(-1) * softplus(2 - 1) = 0.36788 * ln(1 + e) = 0.36788 * 1.31326 = 0.483123:
+  // alpha = 0.616854
   EXPECT_NEAR(raw_gate(2, -1, -1), 0.616854, 1e-6);
   // An infinite `a` wipes, its negative keeps.
   EXPECT_EQ(raw_gate(std::numeric_limits<double>::infinity(), 0, 0), 0);

@@ -1,5 +1,5 @@
-// Every state option of gdn::mtp, against states computed by dense transition matrices: what must be
-// written is, and nothing else.
+// Every state option of gdn::mtp, against states computed by dense transition matrices: what must
+// be written is, and nothing else.
 #include <gtest/gtest.h>
 #include <hyla/gdn.h>
 

@@ -1,4 +1,5 @@
-// Every state option of gdn::prefill: masks, separate pools, checkpoints into a buffer and into slots.
+// Every state option of gdn::prefill: masks, separate pools, checkpoints into a buffer and into
+// slots.
 #include <gtest/gtest.h>
 #include <hyla/gdn.h>
 

@@ -40,8 +40,9 @@ Launch select(DType state, DType io, std::int64_t K) {
 
 bool aligned_states(const PoolView& pool) {
   const auto size = static_cast<std::int64_t>(size_of(pool.dtype));
-  return device::aligned(pool.data, 16) && pool.slot_stride * size % 16 == 0 &&
-         pool.head_stride * size % 16 == 0 && pool.v_stride * size % 16 == 0;
+  return pool.k_stride == 1 && device::aligned(pool.data, 16) &&
+         pool.slot_stride * size % 16 == 0 && pool.head_stride * size % 16 == 0 &&
+         pool.v_stride * size % 16 == 0;
 }
 
 }  // namespace
@@ -56,8 +57,9 @@ const char* mtp_vk_refuses(const MtpProblem& p, const Context& context) {
     return "takes states_out of the dtype of the pool";
   }
   const std::int64_t chunk = 16 / static_cast<std::int64_t>(size_of(p.initial.dtype));
-  if (!device::aligned(p.q, chunk) || !device::aligned(p.k, chunk)) {
-    return "q or k that is not aligned for vector loads";
+  if (p.q.dim_stride != 1 || p.k.dim_stride != 1 || !device::aligned(p.q, chunk) ||
+      !device::aligned(p.k, chunk)) {
+    return "q or k that is not contiguous and aligned for vector loads";
   }
   const auto size = static_cast<std::int64_t>(size_of(p.states_out.dtype));
   if (!aligned_states(p.initial) ||
@@ -76,6 +78,14 @@ void launch_mtp_vk(const MtpProblem& p, const Workspace&, const Context& context
                     static_cast<unsigned>(p.sequences.rows));
   shape.block = dim3(32);
   device::launch(launch.kernel, shape, MtpArguments{p, p.sequences.tokens}, context);
+}
+
+const char* mtp_vk_refuses(const RecurrenceProblem& p, const Context& context) {
+  return mtp_vk_refuses(as_mtp(p), context);
+}
+
+void launch_mtp_vk(const RecurrenceProblem& p, const Workspace& workspace, const Context& context) {
+  launch_mtp_vk(as_mtp(p), workspace, context);
 }
 
 }  // namespace hyla::gdn

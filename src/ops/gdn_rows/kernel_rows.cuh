@@ -22,7 +22,6 @@ inline constexpr int kRowsPerWarp = 8;
 inline constexpr int kRowsWarps = 4;
 inline constexpr int kRowsPerCta = kRowsPerWarp * kRowsWarps;
 
-// Decode and recurrence are an MTP that keeps its final state.
 struct RowsArguments {
   MtpProblem p;
   std::int64_t total;  // ragged: tokens there are; lengths from the device are clamped to it

@@ -30,13 +30,6 @@ void run(const MtpProblem& problem, const Context& context) {
                  arguments, context);
 }
 
-MtpProblem as_mtp(const Problem& problem) {
-  MtpProblem result;
-  static_cast<Problem&>(result) = problem;
-  result.update_state = true;
-  return result;
-}
-
 }  // namespace
 
 const char* rows_refuses(const Problem& problem, const Context& context) {

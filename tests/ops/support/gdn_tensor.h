@@ -1,5 +1,5 @@
-// Guarded tensors by multi-index, and what a call must leave in them: a test says which elements are
-// written and within which bound; every other bit stays.
+// Guarded tensors by multi-index, and what a call must leave in them: a test says which elements
+// are written and within which bound; every other bit stays.
 #pragma once
 
 #include <hyla/tensor.h>
@@ -73,7 +73,8 @@ void for_each_index(const Index& shape, Body&& body) {
 // magnitude involved (256 terms, two roundings each: 512 * 2^-53 = 6e-14).
 inline constexpr double kReassociation = 1e-12;
 
-// What a call must leave in a tensor. Made before the call; everything not mentioned keeps its bits.
+// What a call must leave in a tensor. Made before the call; everything not mentioned keeps its
+// bits.
 class Expectation {
  public:
   explicit Expectation(const Tensor& tensor, std::string name);
