@@ -26,6 +26,15 @@ else
   failed=1
 fi
 
+# The most unfriendly tensors once more under the memory and race checkers.
+if [ "$failed" = 0 ] && command -v compute-sanitizer >/dev/null 2>&1; then
+  for tool in memcheck racecheck; do
+    echo "gpu-check: $tool"
+    compute-sanitizer --tool "$tool" --error-exitcode 1 build/cuda/tests/hyla_gpu_tests \
+      --gtest_brief=1 --gtest_filter='*Hostile*:*Captured*' || failed=1
+  done
+fi
+
 digest=$(scripts/sources_digest.sh)
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
 clock=$(nvidia-smi --query-gpu=clocks.max.sm --format=csv,noheader,nounits | head -n 1)
