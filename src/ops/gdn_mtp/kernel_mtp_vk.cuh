@@ -9,8 +9,8 @@
 #include "arch/grid_dependency.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
+#include "ops/gdn_mtp/arguments.cuh"
 #include "ops/gdn_rows/gates.cuh"
-#include "problem/gdn_mtp.h"
 
 namespace hyla::gdn {
 
@@ -28,11 +28,6 @@ struct MtpVkPolicy {
   static constexpr int kRows = kRowsPerLane * kRowsPerAccess;
   static constexpr int kColumns = kChunk * kChunks;  // K elements a lane holds
   static_assert(kRowsPerLane <= kLanes && kRowsPerLane >= 1);
-};
-
-struct MtpArguments {
-  MtpProblem p;
-  std::int64_t total;  // ragged: tokens there are; lengths from the device are clamped to it
 };
 
 // Where a warp's rows lie inside a state: offsets of its first element and of its rows and chunks.
@@ -125,34 +120,26 @@ __global__ void __launch_bounds__(32, 20) mtp_vk(const __grid_constant__ MtpArgu
   const int own_row = first_value + lane_in_row % P::kRowsPerLane * P::kRowsPerAccess + group;
   arch::wait_for_previous_grid();
 
-  const std::int64_t read = p.slots.read_slot(row);
-  if (read == core::kNullSlot) return;
-  std::int64_t begin = p.sequences.begin(row), length = p.sequences.length(row);
-  if (p.sequences.ragged()) {
-    begin = max(std::int64_t{0}, min(begin, a.total));
-    length = max(std::int64_t{0}, min(length, a.total - begin));
-  }
-  std::int64_t commit = p.commit_lengths.present() ? p.commit_lengths.at(row) : length;
-  commit = max(std::int64_t{0}, min(commit, length));
-  const std::int64_t write = p.update_state ? p.slots.write_slot(row) : core::kNullSlot;
+  MtpRow span;
+  if (!find_row(a, row, span)) return;
   const std::int64_t place = (first_value + group) * p.initial.v_stride + lane_in_row * P::kChunk;
   const std::int64_t place_in_steps = (first_value + group) * p.states_out.v_stride +
                                       lane_in_row * P::kChunk + row * p.states_out_row_stride +
                                       head * p.states_out.head_stride;
 
   MtpRows<P> state;
-  state.load(p.initial, read * p.initial.slot_stride + head * p.initial.head_stride + place);
+  state.load(p.initial, span.read * p.initial.slot_stride + head * p.initial.head_stride + place);
   const auto keep = [&](std::int64_t slot) {
     if (slot == core::kNullSlot) return;
     state.store(p.final, slot * p.final.slot_stride + head * p.final.head_stride + place);
   };
-  if (commit == 0) keep(write);
+  if (span.commit == 0) keep(span.write);
   TokenBits<P> next;
-  if (length > 0) next.load(p, row, begin, head, key_head, lane_in_row, own_row);
+  if (span.length > 0) next.load(p, row, span.begin, head, key_head, lane_in_row, own_row);
   float lane_alpha = 1, lane_beta = 1;
-  for (std::int64_t t = 0; t < length; ++t) {
-    const std::int64_t token = begin + t;
-    if (t % 32 == 0 && t + lane < length) {
+  for (std::int64_t t = 0; t < span.length; ++t) {
+    const std::int64_t token = span.begin + t;
+    if (t % 32 == 0 && t + lane < span.length) {
       lane_alpha = gate_alpha(p.gate, row, token + lane, head);
       lane_beta = gate_beta(p.beta, row, token + lane, head);
     }
@@ -162,7 +149,7 @@ __global__ void __launch_bounds__(32, 20) mtp_vk(const __grid_constant__ MtpArgu
     TokenBits<P>::unpack(next.q, q);
     TokenBits<P>::unpack(next.k, k);
     const float v = device::to_float(next.v);
-    if (t + 1 < length) next.load(p, row, token + 1, head, key_head, lane_in_row, own_row);
+    if (t + 1 < span.length) next.load(p, row, token + 1, head, key_head, lane_in_row, own_row);
 
     float kk = 0, qq = 0, qk = 0;
 #pragma unroll
@@ -207,7 +194,7 @@ __global__ void __launch_bounds__(32, 20) mtp_vk(const __grid_constant__ MtpArgu
     if (p.step_slots.present() && t < p.step_slots.columns) {
       keep(p.slots.checked(p.step_slots.at(row, t), p.final.slots));
     }
-    if (t + 1 == commit) keep(write);
+    if (t + 1 == span.commit) keep(span.write);
   }
 }
 

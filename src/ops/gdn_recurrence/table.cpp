@@ -6,7 +6,7 @@
 #include "problem/gdn_recurrence.h"
 #include "reference/gdn.h"
 #ifdef HYLA_HAS_CUDA
-#include "ops/gdn_mtp/launch_mtp_vk.h"
+#include "ops/gdn_mtp/launch_mtp.h"
 #include "ops/gdn_rows/launch_rows.h"
 #endif
 
@@ -18,6 +18,7 @@ using Problem = gdn::RecurrenceProblem;
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
     {"cuda_vk", Device::Kind::kCuda, gdn::mtp_vk_refuses, nullptr, gdn::launch_mtp_vk},
+    {"cuda_kv", Device::Kind::kCuda, gdn::mtp_kv_refuses, nullptr, gdn::launch_mtp_kv},
     {"cuda_rows", Device::Kind::kCuda,
      [](const Problem& p, const Context& context) { return gdn::rows_refuses(p, context); },
      nullptr, gdn::launch_rows},

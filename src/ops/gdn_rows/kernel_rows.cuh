@@ -13,19 +13,14 @@
 #include "device/activation.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
+#include "ops/gdn_mtp/arguments.cuh"
 #include "ops/gdn_rows/gates.cuh"
-#include "problem/gdn_mtp.h"
 
 namespace hyla::gdn {
 
 inline constexpr int kRowsPerWarp = 8;
 inline constexpr int kRowsWarps = 4;
 inline constexpr int kRowsPerCta = kRowsPerWarp * kRowsWarps;
-
-struct RowsArguments {
-  MtpProblem p;
-  std::int64_t total;  // ragged: tokens there are; lengths from the device are clamped to it
-};
 
 template <int Columns>
 struct RowState {
@@ -112,7 +107,7 @@ __device__ __forceinline__ float sum_over_head(HeadSum& shared, float o, bool ow
 
 // grid (ceil(V / kRowsPerCta), heads, rows up to 65535); cluster (gridDim.x) when Norm
 template <int Columns, bool Norm>
-__global__ void __launch_bounds__(kRowsWarps * 32) rows(const __grid_constant__ RowsArguments a) {
+__global__ void __launch_bounds__(kRowsWarps * 32) rows(const __grid_constant__ MtpArguments a) {
   __shared__ HeadSum head_sum;
   const MtpProblem& p = a.p;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -126,29 +121,21 @@ __global__ void __launch_bounds__(kRowsWarps * 32) rows(const __grid_constant__ 
   arch::wait_for_previous_grid();
 
   for (std::int64_t row = blockIdx.z; row < p.sequences.rows; row += gridDim.z) {
-    const std::int64_t read = p.slots.read_slot(row);
-    if (read == core::kNullSlot) continue;  // padding, the same for every CTA of the head
-    std::int64_t begin = p.sequences.begin(row), length = p.sequences.length(row);
-    if (p.sequences.ragged()) {
-      begin = max(std::int64_t{0}, min(begin, a.total));
-      length = max(std::int64_t{0}, min(length, a.total - begin));
-    }
-    std::int64_t commit = p.commit_lengths.present() ? p.commit_lengths.at(row) : length;
-    commit = max(std::int64_t{0}, min(commit, length));
-    const std::int64_t write = p.update_state ? p.slots.write_slot(row) : core::kNullSlot;
+    MtpRow span;
+    if (!find_row(a, row, span)) continue;  // padding, the same for every CTA of the head
 
     RowState<Columns> state;
-    load_rows(p.initial, read * p.initial.slot_stride + head * p.initial.head_stride, first, K, V,
-              state);
+    load_rows(p.initial, span.read * p.initial.slot_stride + head * p.initial.head_stride, first, K,
+              V, state);
     const auto keep = [&](std::int64_t tokens) {
-      if (tokens == commit && write != core::kNullSlot) {
-        store_rows(p.final, write * p.final.slot_stride + head * p.final.head_stride, first, K, V,
-                   state);
+      if (tokens == span.commit && span.write != core::kNullSlot) {
+        store_rows(p.final, span.write * p.final.slot_stride + head * p.final.head_stride, first, K,
+                   V, state);
       }
     };
-    if (commit == 0) keep(0);
-    for (std::int64_t t = 0; t < length; ++t) {
-      const std::int64_t token = begin + t;
+    if (span.commit == 0) keep(0);
+    for (std::int64_t t = 0; t < span.length; ++t) {
+      const std::int64_t token = span.begin + t;
       float q[Columns], k[Columns];
       load_key(p.k, row, token, key_head, K, k);
       load_key(p.q, row, token, key_head, K, q);

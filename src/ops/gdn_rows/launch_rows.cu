@@ -18,7 +18,7 @@ auto kernel_for(std::int64_t K) {
 
 void run(const MtpProblem& problem, const Context& context) {
   if (problem.sequences.rows == 0) return;
-  const RowsArguments arguments{problem, problem.sequences.tokens};
+  const MtpArguments arguments{problem, problem.sequences.tokens};
   const auto ctas = static_cast<unsigned>((problem.V + kRowsPerCta - 1) / kRowsPerCta);
   device::LaunchShape shape;
   shape.grid = dim3(ctas, static_cast<unsigned>(problem.heads),
