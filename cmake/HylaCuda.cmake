@@ -10,6 +10,10 @@ function(hyla_target_cuda target)
   target_compile_definitions(${target} PRIVATE HYLA_HAS_CUDA=1)
   target_compile_options(
     ${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo>")
+  # ptxas' word on registers and spills is kept beside each object, where a test reads it.
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>")
+  set(launcher bash "${PROJECT_SOURCE_DIR}/cmake/ptxas_report.sh" ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endfunction()
 
