@@ -42,10 +42,12 @@ clock=$(nvidia-smi --query-gpu=clocks.max.sm --format=csv,noheader,nounits | hea
 commit=${COMMIT:-$(git rev-parse --verify -q HEAD 2>/dev/null || echo unknown)}
 if [ -z "${COMMIT:-}" ] && [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then commit+=-modified; fi
 mkdir -p bench/results
+peers=()
+if [ -f "bench/peers/$name.json" ]; then peers=(--peers "bench/peers/$name.json"); fi
 raw=build/cuda/bench.json
 if [ "$failed" = 1 ]; then
   echo "gpu-check: not measured, since the tests failed" >&2
-elif build/cuda/bin/hyla bench --suite gpu --json "$raw"; then
+elif build/cuda/bin/hyla bench --suite gpu "${peers[@]}" --json "$raw"; then
   python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu" \
     "$driver" "$clock"
 else

@@ -111,6 +111,26 @@ head -c 500 "$work/call.hyla" >"$work/cut.hyla"
 [ $? = 2 ] || fail "replay: a cut file is not exit code 2"
 grep -q '^hyla: file: ' "$work/cut.txt" || fail "replay: a cut file is not named"
 
+# Times of others are printed beside those of the same work, however its gates are handed over.
+cat >"$work/peers.json" <<END
+{"rows": [{"problem": "$small,gate=log", "peer": "slow", "us": 900},
+          {"problem": "$small", "peer": "quick", "us": 0.5},
+          {"problem": "$small,state=bf16", "peer": "other", "us": 0.1}]}
+END
+"$tool" bench "$small" --min-time 0 --peers "$work/peers.json" --json "$work/peers_out.json" \
+  >"$work/peers.txt" 2>&1 || fail "bench --peers: exit code $?"
+grep -q '^gdn_decode.*0\.50* (0\..*x) quick$' "$work/peers.txt" || fail "bench --peers: no best peer"
+python 'import json, sys
+peers = json.load(open(sys.argv[1]))["results"][0]["peers"]
+assert [p["name"] for p in peers] == ["quick", "slow"], peers' "$work/peers_out.json"
+"$tool" bench "$small" --min-time 0 --peers "$(dirname "$0")/../../bench/peers/h200.json" \
+  >/dev/null 2>&1 || fail "bench --peers: bench/peers/h200.json"
+echo '{"rows": [{"problem": "nonsense"}]}' >"$work/bad_peers.json"
+for bad in "$work/missing.json" "$work/bad_peers.json"; do
+  "$tool" bench "$small" --peers "$bad" >/dev/null 2>&1
+  [ $? = 2 ] || fail "bench --peers $bad: not exit code 2"
+done
+
 # On a terminal there is a progress bar; in a pipe, above, there was none.
 # Some containers have no pseudo-terminals to give.
 if command -v script >/dev/null && script --version 2>/dev/null | grep -q util-linux &&

@@ -7,6 +7,7 @@
 #include "build_info.h"
 #include "commands.h"
 #include "output.h"
+#include "peers.h"
 #include "plot.h"
 #include "suites.h"
 #include "testing/device_call.h"
@@ -23,7 +24,7 @@ using testing::ProblemSpec;
 
 struct Options {
   std::vector<std::string> problems;
-  std::string suite = "quick", json, plot;
+  std::string suite = "quick", json, plot, peers;
   double seconds = 0.2;
   bool all = false;
 };
@@ -32,6 +33,7 @@ struct Result {
   std::string problem, implementation;
   double us = 0, limit_us = 0;
   testing::Work work;
+  std::vector<Peer> peers;
 
   double ratio() const { return limit_us > 0 ? us / limit_us : 0; }
 };
@@ -67,6 +69,8 @@ nlohmann::json machine(const std::string& name) {
 nlohmann::json report(const std::vector<Result>& results, const std::string& device) {
   nlohmann::json rows = nlohmann::json::array();
   for (const Result& r : results) {
+    nlohmann::json peers = nlohmann::json::array();
+    for (const Peer& peer : r.peers) peers.push_back({{"name", peer.name}, {"us", peer.us}});
     rows.push_back({{"problem", r.problem},
                     {"impl", r.implementation},
                     {"us", r.us},
@@ -74,7 +78,7 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
                     {"ratio", r.ratio()},
                     {"bytes", r.work.bytes},
                     {"flops", r.work.flops},
-                    {"peers", nlohmann::json::array()}});
+                    {"peers", peers}});
   }
   return {{"hyla", version()},
           {"commit", build_commit()},
@@ -114,7 +118,8 @@ double limit_us(const ProblemSpec& spec, const testing::Work& work, double secon
   return std::max(streaming, work.flops / testing::peak_flops(threads) * 1e6);
 }
 
-std::vector<Result> measure(const ProblemSpec& spec, const Options& options) {
+std::vector<Result> measure(const ProblemSpec& spec, const std::vector<Peer>& peers,
+                            const Options& options) {
   const Call call = testing::random_call(spec);
   const testing::Work work = testing::work_of(spec);
   std::vector<Result> results;
@@ -122,9 +127,16 @@ std::vector<Result> measure(const ProblemSpec& spec, const Options& options) {
   for (const std::string& name : choose_implementations(call, spec, options.all)) {
     const double us = call_us(spec, call, name, options.seconds);
     if (limit == 0) limit = limit_us(spec, work, options.seconds / 4);
-    results.push_back({testing::to_string(spec), name, us, limit, work});
+    results.push_back({testing::to_string(spec), name, us, limit, work, peers_of(peers, spec)});
   }
   return results;
+}
+
+// "4.61 (1.26x) FlashInfer": its time, how many times ours that is, its name.
+std::string best_peer(const Result& r) {
+  if (r.peers.empty()) return "";
+  const Peer& best = r.peers.front();
+  return fmt::format("{} ({:.2f}x) {}", microseconds(best.us), best.us / r.us, best.name);
 }
 
 void write_plot(const std::string& path, const std::vector<Result>& results,
@@ -144,28 +156,27 @@ int bench(const Options& options) {
   check_writable("--json", options.json);
   check_writable("--plot", options.plot);
   const std::vector<ProblemSpec> specs = choose_problems(options.problems, options.suite);
+  const std::vector<Peer> peers = load_peers(options.peers);
   std::size_t width = 0;
   for (const ProblemSpec& spec : specs) width = std::max(width, testing::to_string(spec).size());
   std::FILE* out = table_stream(options.json);
-  Table table(out, {{"problem", width},
-                    {"impl", 10},
-                    {"us", 9, true},
-                    {"limit us", 9, true},
-                    {"ratio", 8, true},
-                    {"GB/s", 7, true},
-                    {"GFLOP/s", 8, true}});
+  std::vector<Column> columns = {{"problem", width, false}, {"impl", 10, false}, {"us", 9, true},
+                                 {"limit us", 9, true},     {"ratio", 8, true},  {"GB/s", 7, true},
+                                 {"GFLOP/s", 8, true}};
+  if (!peers.empty()) columns.push_back({"best peer", 0, false});
+  Table table(out, columns);
   Progress progress(specs.size());
   std::vector<Result> results;
   for (const ProblemSpec& spec : specs) {
     progress.show(testing::to_string(spec));
-    const std::vector<Result> measured = measure(spec, options);
+    const std::vector<Result> measured = measure(spec, peers, options);
     progress.clear();
     progress.step();
     for (const Result& r : measured) {
       table.row({r.problem, r.implementation, microseconds(r.us), microseconds(r.limit_us),
                  fmt::format("{:.2f}", r.ratio()),
                  fmt::format("{:.2f}", r.work.bytes / r.us * 1e-3),
-                 fmt::format("{:.2f}", r.work.flops / r.us * 1e-3)});
+                 fmt::format("{:.2f}", r.work.flops / r.us * 1e-3), best_peer(r)});
       results.push_back(r);
     }
   }
@@ -192,6 +203,8 @@ void add_bench(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(0.0, 3600.0))
       ->type_name("SECONDS");
+  command->add_option("--peers", options->peers, "Print the times of others from FILE beside ours")
+      ->type_name("FILE");
   command->add_option("--json", options->json, "Write the results to FILE (- for stdout)")
       ->type_name("FILE");
   command->add_option("--plot", options->plot, "Draw the results to FILE.svg")->type_name("FILE");
