@@ -64,9 +64,7 @@ attention::RunParams params(const hyla_attention_run_params* given) {
   p.q = view("q", c.q);
   p.cache = cache(c.cache);
   p.out = view("out", c.out);
-  p.cu_seqlens = view("cu_seqlens", c.cu_seqlens);
-  p.starts = view("starts", c.starts);
-  p.lengths = view("lengths", c.lengths);
+  take_sequences(p, c);
   p.kv_lengths = view("kv_lengths", c.kv_lengths);
   p.causal = switched("causal", c.causal, p.causal);
   p.window = c.window;
@@ -90,9 +88,7 @@ attention::AppendParams params(const hyla_attention_append_params* given) {
   p.cache = cache(c.cache);
   p.k = view("k", c.k);
   p.v = view("v", c.v);
-  p.cu_seqlens = view("cu_seqlens", c.cu_seqlens);
-  p.starts = view("starts", c.starts);
-  p.lengths = view("lengths", c.lengths);
+  take_sequences(p, c);
   p.kv_lengths = view("kv_lengths", c.kv_lengths);
   p.rope.cos = view("rope.cos", c.rope.cos);
   p.rope.sin = view("rope.sin", c.rope.sin);

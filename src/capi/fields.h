@@ -42,4 +42,29 @@ norm::GatedNorm gated_norm(const hyla_gated_norm& given);
 norm::Activation norm_activation(std::string_view argument, std::int32_t value);
 conv::Activation conv_activation(std::int32_t value);
 
+// Fields that several operations share, under the same names in C and C++.
+template <class Params, class C>
+void take_slots(Params& p, const C& c) {
+  p.read_slots = view("read_slots", c.read_slots);
+  p.read_columns = view("read_columns", c.read_columns);
+  p.write_slots = view("write_slots", c.write_slots);
+  p.first_slot = c.first_slot;
+}
+
+template <class Params, class C>
+void take_sequences(Params& p, const C& c) {
+  p.cu_seqlens = view("cu_seqlens", c.cu_seqlens);
+  p.starts = view("starts", c.starts);
+  p.lengths = view("lengths", c.lengths);
+}
+
+// Layout, scale and norm of the GDN operations.
+template <class Params, class C>
+void take_numbers(Params& p, const C& c) {
+  p.layout = layout(c.layout, p.layout);
+  p.scale = given_if(c.has_scale, c.scale);
+  p.l2norm = switched("l2norm", c.l2norm, p.l2norm);
+  p.l2norm_eps = eps(c.l2norm_eps, p.l2norm_eps);
+}
+
 }  // namespace hyla::capi

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "problem/overlaps.h"
+
 namespace hyla::attention {
 namespace {
 
@@ -78,9 +80,7 @@ void add_query_side(core::Overlaps& overlaps, const RunParams& params) {
   overlaps.writes("out", params.out);
   overlaps.writes("lse", params.lse);
   overlaps.reads("q", params.q);
-  overlaps.reads("cu_seqlens", params.cu_seqlens);
-  overlaps.reads("starts", params.starts);
-  overlaps.reads("lengths", params.lengths);
+  read_sequence_tensors(overlaps, params);
   overlaps.reads("kv_lengths", params.kv_lengths);
   overlaps.reads("sinks", params.sinks);
 }

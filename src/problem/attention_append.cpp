@@ -1,4 +1,5 @@
 #include "problem/attention.h"
+#include "problem/overlaps.h"
 
 namespace hyla::attention {
 namespace {
@@ -79,9 +80,7 @@ AppendProblem validate(const AppendParams& params, const Context& context) {
   overlaps.writes("cache.v_scales", params.cache.v_scales);
   overlaps.reads("k", params.k);
   overlaps.reads("v", params.v);
-  overlaps.reads("cu_seqlens", params.cu_seqlens);
-  overlaps.reads("starts", params.starts);
-  overlaps.reads("lengths", params.lengths);
+  read_sequence_tensors(overlaps, params);
   overlaps.reads("kv_lengths", params.kv_lengths);
   overlaps.reads("cache.cu_kv", params.cache.cu_kv);
   overlaps.reads("cache.page_table", params.cache.page_table);

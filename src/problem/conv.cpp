@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "problem/overlaps.h"
 #include "problem/tokens.h"
 
 namespace hyla::conv {
@@ -166,12 +167,8 @@ void add_tensors(core::Overlaps& overlaps, const Params& params) {
   overlaps.reads("x", params.x);
   overlaps.reads("weight", params.weight);
   overlaps.reads("bias", params.bias);
-  overlaps.reads("cu_seqlens", params.cu_seqlens);
-  overlaps.reads("starts", params.starts);
-  overlaps.reads("lengths", params.lengths);
-  overlaps.reads("read_slots", params.read_slots);
-  overlaps.reads("read_columns", params.read_columns);
-  overlaps.reads("write_slots", params.write_slots);
+  read_sequence_tensors(overlaps, params);
+  read_slot_tensors(overlaps, params);
   overlaps.reads("window_offsets", params.window_offsets);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "problem/gdn_rows.h"
+#include "problem/overlaps.h"
 
 namespace hyla::gdn {
 namespace {
@@ -119,9 +120,7 @@ MtpProblem validate(const MtpParams& params, const Context& context) {
   core::Overlaps overlaps;
   add_row_tensors(overlaps, params);
   overlaps.writes("states_out", params.states_out);
-  overlaps.reads("cu_seqlens", params.cu_seqlens);
-  overlaps.reads("starts", params.starts);
-  overlaps.reads("lengths", params.lengths);
+  read_sequence_tensors(overlaps, params);
   overlaps.reads("step_slots", params.step_slots);
   overlaps.reads("commit_lengths", params.commit_lengths);
   overlaps.check();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "problem/overlaps.h"
+
 namespace hyla::gdn {
 namespace {
 
@@ -169,16 +171,9 @@ void check_no_overlap(const PrefillParams& params) {
   overlaps.reads("q", params.q);
   overlaps.reads("k", params.k);
   overlaps.reads("v", params.v);
-  overlaps.reads("gate", params.gate.value);
-  overlaps.reads("A_log", params.gate.A_log);
-  overlaps.reads("dt_bias", params.gate.dt_bias);
-  overlaps.reads("beta", params.beta.value);
-  overlaps.reads("cu_seqlens", params.cu_seqlens);
-  overlaps.reads("starts", params.starts);
-  overlaps.reads("lengths", params.lengths);
-  overlaps.reads("read_slots", params.read_slots);
-  overlaps.reads("read_columns", params.read_columns);
-  overlaps.reads("write_slots", params.write_slots);
+  read_gates(overlaps, params);
+  read_sequence_tensors(overlaps, params);
+  read_slot_tensors(overlaps, params);
   overlaps.reads("has_initial_state", params.has_initial_state);
   overlaps.reads("checkpoint_offsets", params.checkpoint_offsets);
   overlaps.reads("checkpoint_starts", params.checkpoint_starts);

@@ -1,5 +1,7 @@
 #include "problem/gdn_recurrence.h"
 
+#include "problem/overlaps.h"
+
 namespace hyla::gdn {
 namespace {
 
@@ -76,16 +78,9 @@ RecurrenceProblem validate(const RecurrenceParams& params, const Context& contex
   overlaps.writes("out", params.out);
   overlaps.writes("state", params.state);
   overlaps.reads("qkv", params.qkv);
-  overlaps.reads("gate", params.gate.value);
-  overlaps.reads("A_log", params.gate.A_log);
-  overlaps.reads("dt_bias", params.gate.dt_bias);
-  overlaps.reads("beta", params.beta.value);
-  overlaps.reads("cu_seqlens", params.cu_seqlens);
-  overlaps.reads("starts", params.starts);
-  overlaps.reads("lengths", params.lengths);
-  overlaps.reads("read_slots", params.read_slots);
-  overlaps.reads("read_columns", params.read_columns);
-  overlaps.reads("write_slots", params.write_slots);
+  read_gates(overlaps, params);
+  read_sequence_tensors(overlaps, params);
+  read_slot_tensors(overlaps, params);
   overlaps.check();
   return p;
 }

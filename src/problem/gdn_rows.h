@@ -3,6 +3,7 @@
 #pragma once
 
 #include "problem/gdn.h"
+#include "problem/overlaps.h"
 
 namespace hyla::gdn {
 
@@ -61,15 +62,10 @@ void add_row_tensors(core::Overlaps& overlaps, const Params& params) {
   overlaps.reads("q", params.q);
   overlaps.reads("k", params.k);
   overlaps.reads("v", params.v);
-  overlaps.reads("gate", params.gate.value);
-  overlaps.reads("A_log", params.gate.A_log);
-  overlaps.reads("dt_bias", params.gate.dt_bias);
-  overlaps.reads("beta", params.beta.value);
+  read_gates(overlaps, params);
   overlaps.reads("norm.z", params.norm.z);
   overlaps.reads("norm.weight", params.norm.weight);
-  overlaps.reads("read_slots", params.read_slots);
-  overlaps.reads("read_columns", params.read_columns);
-  overlaps.reads("write_slots", params.write_slots);
+  read_slot_tensors(overlaps, params);
 }
 
 }  // namespace hyla::gdn
