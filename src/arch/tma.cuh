@@ -11,6 +11,9 @@ namespace hyla::arch {
 struct Coordinates3 {
   int x, y, z;  // x: the contiguous dimension
 };
+struct Coordinates4 {
+  int x, y, z, w;
+};
 
 __device__ __forceinline__ void load_tile(void* to, const CUtensorMap& map, Coordinates3 at,
                                           Mbarrier& barrier) {
@@ -18,6 +21,15 @@ __device__ __forceinline__ void load_tile(void* to, const CUtensorMap& map, Coor
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
       "l"(&map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap& map, Coordinates4 at,
+                                          Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+      "l"(&map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(shared_address(&barrier))
       : "memory");
 }
 

@@ -1,0 +1,23 @@
+// Host side of the prefill kernel (kernel_tile.cuh) over the built-in caches, for the tables and for
+// calls that mix prefill and decode rows.
+#pragma once
+
+#include <hyla/workspace.h>
+
+#include <cstddef>
+
+#include "problem/attention.h"
+
+namespace hyla::attention {
+
+// Null when the kernel takes the problem, whatever lengths its rows have, otherwise why not.
+const char* attention_prefill_refuses(const RunProblem& problem, const Context& context);
+
+std::size_t attention_prefill_workspace_bytes(std::int64_t rows);
+
+// Computes the rows n with q_len[n] * Hq / Hk > `more_than` and does not touch the others. Lengths are
+// read on the device only.
+void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
+                              const Workspace& workspace, const Context& context);
+
+}  // namespace hyla::attention
