@@ -18,9 +18,15 @@ class Attention {
   void run() {
     for (int64_t row = 0; row < naive_rows(p_); ++row) {
       const int64_t begin = naive_begin(p_, row), length = naive_length(p_, row);
-      for (int64_t i = 0; i < length; ++i) {
-        for (int64_t head = 0; head < p_.q.shape[1]; ++head) {
-          query(row, begin + i, keys(row) - length + i, head);
+      if (length == 0) continue;
+      const int64_t group = p_.q.shape[1] / kv_heads();
+      for (int64_t kv_head = 0; kv_head < kv_heads(); ++kv_head) {
+        const std::vector<Real> k = matrix(p_.cache.k, p_.cache.k_scales, row, kv_head);
+        const std::vector<Real> v = matrix(p_.cache.v, p_.cache.v_scales, row, kv_head);
+        for (int64_t i = 0; i < length; ++i) {
+          for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+            query(row, begin + i, keys(row) - length + i, head, k, v);
+          }
         }
       }
     }
@@ -65,30 +71,54 @@ class Attention {
 
   Real operand(Real value) const { return static_cast<Real>(rounded(value, operands_)); }
 
-  Real logit(const TensorView& q, int64_t row, int64_t key, int64_t head) const {
-    const TensorView k = vector(p_.cache.k, row, key, head);
-    const TensorView scales =
-        p_.cache.k_scales.present() ? vector(p_.cache.k_scales, row, key, head) : TensorView();
-    Real sum = 0;
-    for (int64_t i = 0; i < q.shape[0]; ++i) {
-      sum += static_cast<Real>(number(q, {i})) * operand(stored(k, scales, i));
+  // Keys or values of one row and head as an implementation may see them, one after the other.
+  std::vector<Real> matrix(const TensorView& x, const TensorView& scales, int64_t row,
+                           int64_t head) const {
+    std::vector<Real> result;
+    for (int64_t key = 0; key < keys(row); ++key) {
+      if (!needed(row, key)) {
+        result.insert(result.end(), static_cast<std::size_t>(x.shape[x.rank - 1]), Real(0));
+        continue;
+      }
+      const TensorView values = vector(x, row, key, head);
+      const TensorView scale = scales.present() ? vector(scales, row, key, head) : TensorView();
+      for (int64_t i = 0; i < values.shape[0]; ++i) {
+        result.push_back(operand(stored(values, scale, i)));
+      }
     }
-    sum *= static_cast<Real>(p_.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.shape[0]))));
+    return result;
+  }
+
+  bool needed(int64_t row, int64_t key) const {
+    const int64_t length = naive_length(p_, row);
+    for (int64_t i = 0; i < length; ++i) {
+      if (visible(keys(row) - length + i, key)) return true;
+    }
+    return false;
+  }
+
+  Real logit(const std::vector<Real>& q, const Real* k) const {
+    Real sum = 0;
+    for (std::size_t i = 0; i < q.size(); ++i) sum += q[i] * k[i];
+    sum *= static_cast<Real>(p_.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size()))));
     if (p_.softcap <= 0) return sum;
     const auto cap = static_cast<Real>(p_.softcap);
     return cap * std::tanh(sum / cap);
   }
 
-  void query(int64_t row, int64_t token, int64_t position, int64_t head) {
-    const TensorView q = p_.q.select(0, token).select(0, head);
-    const int64_t kv_head = head / (p_.q.shape[1] / kv_heads());
+  void query(int64_t row, int64_t token, int64_t position, int64_t head, const std::vector<Real>& k,
+             const std::vector<Real>& v) {
+    std::vector<Real> q;
+    for (int64_t i = 0; i < p_.q.shape[2]; ++i) {
+      q.push_back(static_cast<Real>(number(p_.q, {token, head, i})));
+    }
     std::vector<int64_t> seen;
     std::vector<Real> logits;
     Real top = -std::numeric_limits<Real>::infinity();
     for (int64_t key = 0; key < keys(row); ++key) {
       if (!visible(position, key)) continue;
       seen.push_back(key);
-      logits.push_back(logit(q, row, key, kv_head));
+      logits.push_back(logit(q, k.data() + key * p_.q.shape[2]));
       top = std::max(top, logits.back());
     }
     const TensorView out = p_.out.select(0, token).select(0, head);
@@ -102,14 +132,9 @@ class Attention {
       denominator += std::exp(static_cast<Real>(number(p_.sinks, {head})) - top);
     }
     for (std::size_t n = 0; n < seen.size(); ++n) {
-      const TensorView v = vector(p_.cache.v, row, seen[n], kv_head);
-      const TensorView scales = p_.cache.v_scales.present()
-                                    ? vector(p_.cache.v_scales, row, seen[n], kv_head)
-                                    : TensorView();
+      const Real* value = v.data() + seen[n] * out.shape[0];
       const Real weight = operand(logits[n]);
-      for (int64_t i = 0; i < out.shape[0]; ++i) {
-        sums[static_cast<std::size_t>(i)] += weight * operand(stored(v, scales, i));
-      }
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += weight * value[i];
     }
     const bool empty = seen.empty();
     for (int64_t i = 0; i < out.shape[0]; ++i) {

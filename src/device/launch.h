@@ -26,6 +26,9 @@ struct LaunchShape {
   dim3 grid, block;
   unsigned shared_bytes = 0;
   unsigned cluster = 1;  // CTAs along x that share a cluster
+  // May start while the grid in front of it runs, whatever the context says: our own grid, and the
+  // kernel waits for it.
+  bool programmatic = false;
 };
 
 // Throws DeviceError when the launch is refused; the error is cleared.
@@ -37,6 +40,8 @@ void launch(void (*kernel)(Arguments), const LaunchShape& shape, const Arguments
   void* pointers[] = {const_cast<Arguments*>(&arguments)};
   launch(reinterpret_cast<const void*>(kernel), shape, pointers, context);
 }
+
+int multiprocessors(const Context& context);
 
 // Null when the device runs code built for sm_90a, otherwise why not.
 const char* refuses_device(const Context& context);

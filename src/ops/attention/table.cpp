@@ -5,6 +5,9 @@
 #include "ops/tables.h"
 #include "problem/attention.h"
 #include "reference/attention.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/attention/launch_rows.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -12,6 +15,9 @@ namespace {
 using Problem = attention::RunProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr, attention::launch_rows},
+#endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
