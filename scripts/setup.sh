@@ -32,12 +32,25 @@ missing=()
 need_command() { have_command "$1" || missing+=("$2"); }
 need_header() { have_header "$1" || missing+=("$2"); }
 
+# The Python that runs here: one that somebody else installed counts too.
+need_python() {
+  python3 - "$1" >/dev/null 2>&1 <<'END' || missing+=("$2")
+import os, sys, sysconfig
+if sys.argv[1] == "venv":
+    import ensurepip, venv
+else:
+    sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), sys.argv[1])))
+END
+}
+
 need_command g++ g++
 need_command cmake cmake
 need_command ninja ninja-build
 need_command clang-format clang-format
 need_command pkg-config pkg-config
 need_command python3 python3
+need_python venv python3-venv
+need_python Python.h python3-dev
 need_header gtest/gtest.h libgtest-dev
 need_header gmock/gmock.h libgmock-dev
 need_header fmt/core.h libfmt-dev

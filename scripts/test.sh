@@ -77,6 +77,29 @@ tests() { # name, preset, ctest arguments...
   return 1
 }
 
+# Runs a folder of pytest tests; each counts.
+pytests() { # name, arguments...
+  local name=$1 log started=$SECONDS status=0 line good bad
+  log=$logs/$(tr -cs '[:alnum:]' - <<<"$name" | sed 's/-$//').log
+  shift
+  printf '%-28s ' "$name"
+  build/venv/bin/python -m pytest "$@" >"$log" 2>&1 </dev/null || status=$?
+  line=$(grep -E ' in [0-9.]+s' "$log" | tail -n 1)
+  good=$(sed -n 's/.*\b\([0-9]*\) passed.*/\1/p' <<<"$line")
+  bad=$(grep -oE '[0-9]+ (failed|errors?)' <<<"$line" | awk '{ sum += $1 } END { print sum + 0 }')
+  passed=$((passed + ${good:-0}))
+  if [ "$status" = 0 ] && [ "${good:-0}" -gt 0 ]; then
+    echo "ok      $good tests, $((SECONDS - started)) s"
+    record "$name" ok "$good tests, $((SECONDS - started)) s"
+    return 0
+  fi
+  failed=$((failed + (bad > 0 ? bad : 1)))
+  echo "FAILED  $bad of $((${good:-0} + bad)) tests, $((SECONDS - started)) s, the end of $log:"
+  tail -n 120 "$log" | sed 's/^/    /'
+  record "$name" FAILED "$bad tests, see $log"
+  return 1
+}
+
 not_run() { # name, why
   printf '%-28s not run: %s\n' "$1" "$2"
   record "$1" FAILED "not run: $2"
@@ -97,6 +120,11 @@ if step "build release" build release; then
   if [ -d tools/hyla ]; then step "demo" demo && passed=$((passed + 1)); fi
   if [ "${#without_gpu[@]}" = 0 ]; then tests "GPU tests" release -L '^gpu$'; fi
   tests "repository checks" release -L '^check$'
+  if step "Python package" scripts/python_env.sh; then
+    pytests "Python tests" python/tests
+  else
+    not_run "Python tests" "the package was not built"
+  fi
 else
   not_run "release tests" "the build failed"
 fi

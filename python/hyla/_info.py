@@ -1,0 +1,129 @@
+"""Questions about hyla itself: who would run a call, what the machine has, how much scratch memory."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, cast
+
+from . import _core, attention, conv, gdn, norm
+from .errors import InvalidArgument
+
+__all__ = ["explain", "info", "workspace_bytes", "set_num_threads", "get_num_threads"]
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "gdn.decode": gdn.decode,
+    "gdn.mtp": gdn.mtp,
+    "gdn.prefill": gdn.prefill,
+    "gdn.recurrence": gdn.recurrence,
+    "conv.prefill": conv.prefill,
+    "conv.update": conv.update,
+    "norm.gated_rms": norm.gated_rms,
+    "attention.run": attention.run,
+    "attention.append": attention.append,
+}
+
+
+def _function(operation: str) -> Callable[..., Any]:
+    if not isinstance(operation, str):
+        raise TypeError(f"operation: expected a str, got {type(operation).__name__}")
+    if operation not in _FUNCTIONS:
+        raise InvalidArgument("operation", "one of " + ", ".join(_FUNCTIONS), repr(operation))
+    return _FUNCTIONS[operation]
+
+
+def explain(operation: str, *args: Any, **kwargs: Any) -> list[tuple[str, str, str]]:
+    """What every implementation says about a call: (name, "yes" or "no", reason), best first.
+
+    explain("gdn.decode", q, k, v, state, beta=beta) checks the arguments as hyla.gdn.decode would,
+    runs nothing, and the first "yes" is what would run.
+    """
+    kwargs["impl"] = _core.EXPLAIN
+    return cast("list[tuple[str, str, str]]", _function(operation)(*args, **kwargs))
+
+
+def info() -> dict[str, Any]:
+    """The version, the devices that can be used, and the implementations of every operation."""
+    return {
+        "version": _core.version(),
+        "cuda": _core.built_with_cuda(),
+        "devices": _core.devices(),
+        "operations": {name: _core.implementations(name) for name in _core.operations()},
+        "threads": _core.get_num_threads(),
+    }
+
+
+_BOUNDS = {
+    "gdn.prefill": (
+        "max_sequences",
+        "max_tokens",
+        "query_heads",
+        "key_heads",
+        "value_heads",
+        "key_dim",
+        "value_dim",
+    ),
+    "attention.run": (
+        "max_sequences",
+        "max_tokens",
+        "max_kv_length",
+        "query_heads",
+        "kv_heads",
+        "head_dim",
+        "value_dim",
+    ),
+}
+
+
+def workspace_bytes(
+    operation: str, *, dtype: str = "bfloat16", device: object = "cpu", **maxima: int
+) -> int:
+    """Bytes that are enough for every call within the maxima. Only two operations need any:
+
+    gdn.prefill    max_sequences, max_tokens, query_heads, key_heads, value_heads, key_dim, value_dim
+    attention.run  max_sequences, max_tokens, max_kv_length, query_heads, kv_heads, head_dim,
+                   value_dim
+
+    dtype is that of q; device is "cpu", "cuda", "cuda:1" or a torch.device.
+    """
+    _function(operation)
+    names = _BOUNDS.get(operation, ())
+    for name in maxima:
+        if name not in names:
+            raise TypeError(f"{name}: expected one of {', '.join(names) or 'none'}, got another")
+    missing = [name for name in names if name not in maxima]
+    if missing:
+        raise TypeError(f"{missing[0]}: expected an int, got nothing")
+    if not names:
+        return 0
+    for name in names:
+        if isinstance(maxima[name], bool) or not hasattr(maxima[name], "__index__"):
+            raise TypeError(f"{name}: expected an int, got {type(maxima[name]).__name__}")
+    if str(dtype).removeprefix("torch.") not in _core.dtypes:
+        raise InvalidArgument("dtype", "one of " + ", ".join(_core.dtypes), repr(dtype))
+    io = _core.dtypes[str(dtype).removeprefix("torch.")]
+    ask: Callable[..., int]
+    ask = _core.prefill_workspace_bytes if operation == "gdn.prefill" else _core.run_workspace_bytes
+    return ask(*(int(maxima[name].__index__()) for name in names), io, _cuda_index(device))
+
+
+def _cuda_index(device: object) -> int:
+    text = str(device)
+    if text == "cpu":
+        return -1
+    kind, colon, index = text.partition(":")
+    if kind != "cuda" or (colon and not index.isdecimal()):
+        raise InvalidArgument("device", "'cpu', 'cuda' or 'cuda:0'", repr(text))
+    return int(index or 0)
+
+
+def set_num_threads(count: int) -> None:
+    """CPU threads of every later call in this process; 0: as many as the machine has."""
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise TypeError(f"count: expected an int, got {type(count).__name__}")
+    if not 0 <= count <= 2**31 - 1:
+        raise InvalidArgument("count", "a number >= 0", str(count))
+    _core.set_num_threads(count)
+
+
+def get_num_threads() -> int:
+    """What set_num_threads said."""
+    return _core.get_num_threads()

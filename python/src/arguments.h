@@ -1,0 +1,93 @@
+// Arguments by name, checked by the compiler: `in.read("q")` of a name that the list lacks does not
+// compile.
+#pragma once
+
+#include <hyla/backend.h>
+
+#include "call.h"
+
+namespace hyla::python {
+
+template <const auto& kNames>
+class Arguments {
+ public:
+  static constexpr std::size_t kCount = kNames.size();
+  struct Key {
+    consteval Key(const char* name) : index(find(name)) {}
+    std::size_t index;
+  };
+
+  Arguments(const char* operation, PyObject* const* arguments)
+      : call(operation, kNames, arguments) {}
+
+  TensorView read(Key key) { return call.tensor(key.index, Call::Access::kRead); }
+  TensorView write(Key key) { return call.tensor(key.index, Call::Access::kWrite); }
+  TensorView maybe_read(Key key) { return call.optional_tensor(key.index, Call::Access::kRead); }
+  TensorView maybe_write(Key key) { return call.optional_tensor(key.index, Call::Access::kWrite); }
+  bool given(Key key) const { return call.given(key.index); }
+  bool flag(Key key) const { return call.flag(key.index); }
+  std::int64_t integer(Key key) const { return call.integer(key.index); }
+  double number(Key key) const { return call.number(key.index); }
+  std::optional<double> maybe_number(Key key) const { return call.optional_number(key.index); }
+  template <class Enum>
+  Enum choice(Key key, std::initializer_list<Call::Choice> choices) const {
+    return static_cast<Enum>(call.choice(key.index, choices));
+  }
+  TensorView output(Key key, const TensorView& like, bool zero) {
+    return output(key, like.dtype, {like.shape, static_cast<std::size_t>(like.rank)}, zero);
+  }
+  TensorView output(Key key, DType dtype, std::span<const std::int64_t> shape, bool zero) {
+    return call.output(key.index, dtype, shape, zero);
+  }
+  Workspace workspace(Key key, std::size_t bytes) { return call.workspace(key.index, bytes); }
+  // Arguments that every operation has.
+  void options() {
+    call.set_stream(Key("stream").index);
+    call.set_implementation(Key("impl").index);
+  }
+
+  Call call;
+
+ private:
+  static consteval std::size_t find(std::string_view name) {
+    for (std::size_t i = 0; i < kNames.size(); ++i) {
+      if (name == kNames[i]) return i;
+    }
+    throw "no such argument";
+  }
+};
+
+PyObject* explanation(const std::vector<Candidate>& candidates);
+// Hands the call over to torch's dispatcher: hyla._torch.redirect(operation, arguments).
+PyObject* redirect(const Call& call);
+bool count_is(const char* operation, std::size_t wanted, Py_ssize_t given);
+
+// What all operations do around `body`, which turns arguments into a result.
+template <const auto& kNames, class Body>
+PyObject* operation(const char* name, PyObject* const* arguments, Py_ssize_t count, Body&& body) {
+  if (!count_is(name, kNames.size(), count)) return nullptr;
+  Arguments<kNames> in(name, arguments);
+  try {
+    in.options();
+    return body(in);
+  } catch (const Traced&) {
+    return redirect(in.call);
+  } catch (...) {
+    set_python_error(in.call.renames());
+    return nullptr;
+  }
+}
+
+// Runs or explains checked parameters.
+template <class Params, class Run>
+PyObject* perform(Call& call, Params& params, Run&& run) {
+  params.impl = call.implementation();
+  if (call.explains()) return explanation(explain(params, call.context()));
+  {
+    GilReleased released;
+    run(params, call.context());
+  }
+  return call.result();
+}
+
+}  // namespace hyla::python

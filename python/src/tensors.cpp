@@ -1,0 +1,344 @@
+// Python objects as TensorViews, without a copy.
+#include <hyla/dlpack.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <string>
+
+#include "call.h"
+
+namespace nb = nanobind;
+
+namespace hyla::python {
+namespace {
+
+constexpr const char* kTensor = "a tensor (torch, numpy, jax, cupy or any DLPack object)";
+
+DLDevice dl_device(Device device) {
+  DLDevice result;
+  result.device_type = device.kind == Device::Kind::kCpu ? kDLCPU : kDLCUDA;
+  result.device_id = device.index;
+  return result;
+}
+
+// Native formats of the buffer protocol; numpy names float16 "e".
+DType dtype_of_format(const char* format, Py_ssize_t size) {
+  if (format == nullptr) return DType::kUInt8;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;  // little-endian machines only
+  if (*format == '\0' || format[1] != '\0') return DType::kNone;
+  switch (*format) {
+    case 'f':
+      return DType::kFloat32;
+    case 'e':
+      return DType::kFloat16;
+    case '?':
+      return DType::kBool;
+    case 'b':
+      return DType::kInt8;
+    case 'B':
+      return DType::kUInt8;
+    case 'i':
+    case 'l':
+    case 'q':
+      return size == 4 ? DType::kInt32 : DType::kInt64;
+    case 'I':
+    case 'L':
+      return size == 4 ? DType::kUInt32 : DType::kNone;
+    default:
+      return DType::kNone;
+  }
+}
+
+[[noreturn]] void fail(const char* name, std::string expected, std::string got) {
+  throw InvalidArgument(name, std::move(expected), std::move(got));
+}
+
+[[noreturn]] void fail_read_only(const char* name, const char* what) {
+  fail(name, "a tensor that can be written, because it is updated in place", what);
+}
+
+}  // namespace
+
+TensorView Call::tensor(std::size_t i, Access access) {
+  PyObject* object = arguments_[i];
+  const char* name = names_[i];
+  const Producer producer = producer_of(object);
+  switch (producer.source) {
+    case Source::kExchange:
+      return exchange(name, object, producer, access);
+    case Source::kNumpy:
+      settle(object, producer, Device::cpu());
+      return numpy(name, object, access);
+    case Source::kProtocol:
+      return protocol(name, object, producer, access);
+    case Source::kTraced:
+      throw Traced();
+    case Source::kNone:
+      break;
+  }
+  fail_type(name, kTensor, object);
+}
+
+void Call::refuse_gradient(const char* name, PyObject* object, const Producer& producer) const {
+  if (producer.requires_grad == nullptr) return;
+  nb::object required =
+      nb::steal(producer.requires_grad->get(object, producer.requires_grad->closure));
+  if (!required.is_valid()) throw nb::python_error();
+  if (required.ptr() != Py_True) return;
+  if (!nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")())) return;
+  fail(name,
+       "a tensor that needs no gradient, because hyla computes none (use torch.no_grad() or "
+       ".detach())",
+       "one with requires_grad=True");
+}
+
+// The device of a call is that of its first tensor; the operation refuses the others by name.
+void Call::settle(PyObject* object, const Producer& producer, Device device) {
+  if (settled_) return;
+  settled_ = true;
+  first_ = object;
+  framework_ = producer;
+  context_.device = device;
+  if (device.kind == Device::Kind::kCpu) {
+    if (explicit_stream_) fail("stream", "none, because the tensors are on the CPU", "a stream");
+    return;
+  }
+  if (!explicit_stream_) {
+    if (producer.api != nullptr) {
+      if (producer.api->current_stream(kDLCUDA, device.index, &stream_handle_) != 0) {
+        throw nb::python_error();
+      }
+    } else {
+      nb::object current = nb::module_::import_("hyla._frameworks").attr("current_stream");
+      stream_handle_ =
+          reinterpret_cast<void*>(nb::cast<std::uintptr_t>(current(nb::handle(object))));
+    }
+  }
+  context_.stream = Stream::cuda(stream_handle_);
+}
+
+void Call::set_stream(std::size_t i) {
+  PyObject* object = arguments_[i];
+  if (object == Py_None) return;
+  explicit_stream_ = true;
+  nb::object handle = nb::borrow(object);
+  if (!PyLong_CheckExact(object)) {
+    nb::object convert = nb::module_::import_("hyla._frameworks").attr("stream_handle");
+    handle = convert(nb::handle(object));
+  }
+  stream_handle_ = PyLong_AsVoidPtr(handle.ptr());
+  if (stream_handle_ == nullptr && PyErr_Occurred()) {
+    fail_from_python(names_[i], "the address of a CUDA stream");
+  }
+}
+
+TensorView Call::exchange(const char* name, PyObject* object, const Producer& producer, Access) {
+  refuse_gradient(name, object, producer);
+  DLTensor tensor;
+  if (producer.api->tensor_from_object != nullptr) {
+    if (producer.api->tensor_from_object(object, &tensor) != 0) {
+      fail_from_python(name, "a tensor with memory that DLPack can describe");
+    }
+    const TensorView view = from_dlpack(tensor, name);
+    settle(object, producer, view.device);
+    return view;
+  }
+  ManagedTensor* managed = nullptr;
+  if (producer.api->managed_from_object(object, &managed) != 0) {
+    fail_from_python(name, "a tensor with memory that DLPack can describe");
+  }
+  hold(PyCapsule_New(managed, nullptr, [](PyObject* capsule) {
+    auto* owned = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, nullptr));
+    if (owned->deleter != nullptr) owned->deleter(owned);
+  }));
+  const TensorView view = from_dlpack(managed->tensor, name);
+  settle(object, producer, view.device);
+  return view;
+}
+
+TensorView Call::numpy(const char* name, PyObject* object, Access access) {
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(object, &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();  // dtypes that numpy itself does not have, such as bfloat16
+    return described(name, object, "array_interface", access);
+  }
+  buffers_.push_back(buffer);
+  TensorView view;
+  view.dtype = dtype_of_format(buffer.format, buffer.itemsize);
+  if (view.dtype == DType::kNone) {
+    fail(name, "a dtype that hyla knows",
+         nb::cast<std::string>(nb::str(nb::handle(object).attr("dtype"))));
+  }
+  if (access == Access::kWrite && buffer.readonly) fail_read_only(name, "a read-only numpy array");
+  if (buffer.ndim > TensorView::kMaxRank) {
+    fail(name, "0 to 6 dimensions", std::to_string(buffer.ndim));
+  }
+  view.data = buffer.buf;
+  view.rank = buffer.ndim;
+  for (int d = 0; d < view.rank; ++d) {
+    view.shape[d] = buffer.shape[d];
+    if (buffer.shape[d] > 1 && buffer.strides[d] % buffer.itemsize != 0) {
+      fail(name, "strides that are multiples of the element size",
+           std::to_string(buffer.strides[d]) + " bytes for elements of " +
+               std::to_string(buffer.itemsize));
+    }
+    view.strides[d] = buffer.strides[d] / buffer.itemsize;
+  }
+  return view;
+}
+
+TensorView Call::protocol(const char* name, PyObject* object, const Producer& producer,
+                          Access access) {
+  if (access == Access::kWrite && producer.immutable) {
+    fail_read_only(name, "a jax array, which never changes; give a numpy array or a torch tensor");
+  }
+  const nb::handle handle(object);
+  if (!nb::hasattr(handle, "__dlpack__"))
+    return described(name, object, "cuda_array_interface", access);
+  nb::object export_ = nb::module_::import_("hyla._frameworks").attr("export");
+  nb::object device = nb::module_::import_("hyla._frameworks").attr("device")(handle);
+  const int index = nb::cast<int>(device);
+  settle(object, producer, index < 0 ? Device::cpu() : Device::cuda(index));
+  PyObject* capsule = PyObject_CallFunction(export_.ptr(), "OKi", object,
+                                            reinterpret_cast<unsigned long long>(stream_handle_),
+                                            index < 0 ? 0 : 1);
+  if (capsule == nullptr) fail_from_python(name, "a tensor with memory that DLPack can describe");
+  hold(capsule);  // borrowed: its own destructor frees what was exported
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    auto* managed =
+        static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    if (managed->version.major != kPackMajor) fail(name, "DLPack version 1", "another version");
+    if (access == Access::kWrite) {
+      if (managed->flags & kPackReadOnly) fail_read_only(name, "a read-only one");
+      if (managed->flags & kPackCopied) fail_read_only(name, "one that exports a copy of itself");
+    }
+    return from_dlpack(managed->tensor, name);
+  }
+  if (PyCapsule_IsValid(capsule, "dltensor")) {
+    return from_dlpack(
+        static_cast<LegacyManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor, name);
+  }
+  fail(name, "a DLPack capsule from __dlpack__", "another object");
+}
+
+// hyla._frameworks.describe: (address, read only, shape, strides or None, dtype name, CUDA device
+// or -1).
+TensorView Call::described(const char* name, PyObject* object, const char* how, Access access) {
+  nb::object describe = nb::module_::import_("hyla._frameworks").attr(how);
+  PyObject* raw = PyObject_CallFunctionObjArgs(describe.ptr(), object, nullptr);
+  if (raw == nullptr) fail_from_python(name, "a dtype that hyla knows");
+  nb::tuple facts = nb::steal<nb::tuple>(raw);
+  if (access == Access::kWrite && nb::cast<bool>(facts[1])) fail_read_only(name, "a read-only one");
+  TensorView view;
+  view.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(facts[0]));
+  view.dtype = static_cast<DType>(nb::cast<int>(facts[4]));
+  const int index = nb::cast<int>(facts[5]);
+  view.device = index < 0 ? Device::cpu() : Device::cuda(index);
+  nb::tuple shape = nb::cast<nb::tuple>(facts[2]);
+  nb::tuple strides = nb::cast<nb::tuple>(facts[3]);
+  if (shape.size() > TensorView::kMaxRank) {
+    fail(name, "0 to 6 dimensions", std::to_string(shape.size()));
+  }
+  view.rank = static_cast<int>(shape.size());
+  for (int d = 0; d < view.rank; ++d) {
+    view.shape[d] = nb::cast<std::int64_t>(shape[d]);
+    view.strides[d] = nb::cast<std::int64_t>(strides[d]);
+  }
+  settle(object, producer_of(object), view.device);
+  return view;
+}
+
+TensorView Call::output(std::size_t i, DType dtype, std::span<const std::int64_t> shape,
+                        bool zero) {
+  if (given(i)) {
+    const TensorView view = tensor(i, Access::kWrite);
+    result_ = arguments_[i];
+    return view;
+  }
+  PyObject* object = nullptr;
+  const TensorView view = allocate(names_[i], dtype, shape, zero, &object);
+  result_ = object;
+  allocated_ = true;
+  return view;
+}
+
+TensorView Call::allocate(const char* name, DType dtype, std::span<const std::int64_t> shape,
+                          bool zero, PyObject** object) {
+  if (framework_.source != Source::kExchange) {
+    nb::object make = nb::module_::import_("hyla._frameworks").attr("allocate");
+    nb::list sizes;
+    for (std::int64_t size : shape) sizes.append(size);
+    nb::object made = make(nb::handle(first_), nb::tuple(sizes), name_of(dtype), zero);
+    *object = made.release().ptr();
+    const Producer producer = producer_of(*object);
+    return producer.source == Source::kNumpy ? numpy(name, *object, Access::kWrite)
+                                             : protocol(name, *object, producer, Access::kWrite);
+  }
+  TensorView prototype;
+  prototype.dtype = dtype;
+  prototype.device = context_.device;
+  prototype.rank = static_cast<int>(shape.size());
+  for (std::size_t d = 0; d < shape.size(); ++d) prototype.shape[d] = shape[d];
+  DLTensor wanted = to_dlpack(prototype);
+  wanted.device = dl_device(context_.device);
+  wanted.strides = nullptr;
+  ManagedTensor* managed = nullptr;
+  std::string error;
+  const auto set_error = [](void* context, const char*, const char* message) {
+    *static_cast<std::string*>(context) = message;
+  };
+  if (framework_.api->allocate(&wanted, &managed, &error, set_error) != 0) {
+    PyErr_Clear();
+    throw DeviceError(std::string(name) + ": no memory for " + describe(prototype) + ": " + error,
+                      0);
+  }
+  const TensorView view = from_dlpack(managed->tensor, name);
+  void* made = nullptr;
+  if (framework_.api->object_from_managed(managed, &made) != 0) throw nb::python_error();
+  *object = static_cast<PyObject*>(made);
+  if (zero && view.numel() > 0) {
+    if (view.device.kind == Device::Kind::kCpu) {
+      std::memset(view.data, 0, static_cast<std::size_t>(view.numel()) * size_of(dtype));
+    } else {
+      nb::object done = nb::steal(PyObject_CallMethod(*object, "zero_", nullptr));
+      if (!done.is_valid()) {
+        Py_CLEAR(*object);
+        throw nb::python_error();
+      }
+    }
+  }
+  return view;
+}
+
+Workspace Call::workspace(std::size_t i, std::size_t bytes) {
+  constexpr std::size_t kAlignment = 256;
+  if (given(i)) {
+    const TensorView view = tensor(i, Access::kWrite);
+    std::int64_t dense = 1;
+    for (int d = view.rank - 1; d >= 0; --d) {
+      if (view.shape[d] > 1 && view.strides[d] != dense) {
+        fail(names_[i], "a contiguous tensor", describe(view));
+      }
+      dense *= view.shape[d];
+    }
+    return {view.data, static_cast<std::size_t>(view.numel()) * size_of(view.dtype), view.device};
+  }
+  if (bytes == 0) return {};
+  if (context_.device.kind == Device::Kind::kCpu) {
+    scratch_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    if (scratch_ == nullptr) throw std::bad_alloc();
+    return {scratch_, bytes, context_.device};
+  }
+  // Memory that goes back to a framework's pool may be handed out again on its own stream.
+  if (explicit_stream_) fail(names_[i], "a buffer, because stream is given", "none");
+  PyObject* object = nullptr;
+  const std::int64_t size = static_cast<std::int64_t>(bytes + kAlignment);
+  const TensorView view = allocate(names_[i], DType::kUInt8, {&size, 1}, false, &object);
+  hold(object);
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  const std::uintptr_t aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
+  return {reinterpret_cast<void*>(aligned), bytes, view.device};
+}
+
+}  // namespace hyla::python
