@@ -15,8 +15,9 @@ target_include_directories(hyla_objects PRIVATE "${PROJECT_SOURCE_DIR}/include"
 target_compile_definitions(hyla_objects PRIVATE HYLA_BUILDING_LIBRARY=1)
 
 hyla_target_cuda(hyla_objects)
+hyla_target_cpu(hyla_objects)
 
-set(hyla_link_libraries Threads::Threads)
+set(hyla_link_libraries Threads::Threads ${HYLA_CPU_LIBRARIES})
 if(HYLA_HAS_CUDA)
   list(APPEND hyla_link_libraries CUDA::cudart_static)
 endif()

@@ -56,6 +56,7 @@ need_header gmock/gmock.h libgmock-dev
 need_header fmt/core.h libfmt-dev
 need_header CLI/CLI.hpp libcli11-dev
 need_header nlohmann/json.hpp nlohmann-json3-dev
+need_header hwy/highway.h libhwy-dev
 if [ "$want_docs" = 1 ]; then need_command doxygen doxygen; fi
 if [ "$want_tidy" = 1 ]; then need_command clang-tidy clang-tidy; fi
 

@@ -50,6 +50,14 @@ HYLA_API std::vector<DeviceInfo> devices();
 HYLA_API const char* version();  // "0.1.0"
 HYLA_API bool built_with_cuda();
 
+// What the CPU implementations are made of.
+struct CpuInfo {
+  std::string target;   // best instruction set of ours that the machine has: "avx512_bf16"
+  std::string vectors;  // "Highway 1.0.3", or the compiler's own
+  std::string threads;  // "OpenMP", or none
+};
+HYLA_API CpuInfo cpu_info();
+
 }  // namespace hyla
 
 #endif  // HYLA_BACKEND_H_

@@ -96,6 +96,10 @@ typedef struct hyla_context {
   int32_t batch_invariant;     /* a row's bits depend on nothing but the row, heads and dims */
   int32_t programmatic_launch; /* GPU: programmatic dependent launch */
   int32_t reserved;            /* 0 */
+  /* CPU: a pool of the caller's, which calls body(task, i) for every i in [0, count) and returns
+   * when all are done. Null: OpenMP where the library was built with it */
+  void (*parallel_for)(void* pool, int count, void (*body)(void* task, int i), void* task);
+  void* parallel_pool; /* handed to parallel_for */
 } hyla_context;
 
 typedef struct hyla_gate {

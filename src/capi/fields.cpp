@@ -73,6 +73,8 @@ Context context(const hyla_context* given) {
   result.threads = c.threads;
   result.batch_invariant = c.batch_invariant != 0;
   result.programmatic_launch = c.programmatic_launch != 0;
+  result.parallel_for = c.parallel_for;
+  result.parallel_pool = c.parallel_pool;
   return result;
 }
 

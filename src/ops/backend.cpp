@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "core/check.h"
+#include "cpu/target.h"
 #include "ops/tables.h"
 
 namespace hyla {
@@ -40,6 +41,10 @@ std::vector<std::string> implementations(std::string_view operation) {
     known += (known.empty() ? "" : ", ") + std::string(candidate.name);
   }
   core::fail("operation", "one of " + known, operation);
+}
+
+CpuInfo cpu_info() {
+  return {cpu::name_of(cpu::best_target()), cpu::vector_library(), cpu::threading_library()};
 }
 
 }  // namespace hyla

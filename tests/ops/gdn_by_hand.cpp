@@ -73,6 +73,7 @@ struct Hand {
     params.scale = scale;
     params.l2norm = l2norm;
     params.l2norm_eps = l2norm_eps;
+    params.impl = implementation_under_test();
   }
   void decode() const {
     gdn::DecodeParams params;

@@ -168,8 +168,8 @@ void check_documented() {
   const Documented<work, state> call({.lengths = {3, 0, 4}, .Hq = 2, .Hk = 2, .HV = 4});
   const Results results = call.p.results(dense);
   Expectation out(call.packed.out, "out"), pool(call.p.state, "state");
-  call.packed.expect_out(out, call.p, results);
-  call.p.expect_final(pool, results);
+  call.packed.expect_out(out, call.p, results, kFloat32Sums);
+  call.p.expect_final(pool, results, kFloat32Sums);
   call();
   out.check();
   pool.check();

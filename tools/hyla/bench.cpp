@@ -160,7 +160,7 @@ int bench(const Options& options) {
   std::size_t width = 0;
   for (const ProblemSpec& spec : specs) width = std::max(width, testing::to_string(spec).size());
   std::FILE* out = table_stream(options.json);
-  std::vector<Column> columns = {{"problem", width, false}, {"impl", 10, false}, {"us", 9, true},
+  std::vector<Column> columns = {{"problem", width, false}, {"impl", 15, false}, {"us", 9, true},
                                  {"limit us", 9, true},     {"ratio", 8, true},  {"GB/s", 7, true},
                                  {"GFLOP/s", 8, true}};
   if (!peers.empty()) columns.push_back({"best peer", 0, false});

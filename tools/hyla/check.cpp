@@ -107,7 +107,7 @@ int check(const Options& options) {
   }
   std::FILE* out = table_stream(options.json);
   Table table(out, {{"problem", width},
-                    {"impl", 10},
+                    {"impl", 15},
                     {"tensor", 11},
                     {"max error", 10, true},
                     {"bound", 10, true},

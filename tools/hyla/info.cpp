@@ -14,6 +14,8 @@ nlohmann::json collect() {
                            {"compiler", build_compiler()},
                            {"build_type", build_type()},
                            {"cuda", built_with_cuda()}};
+  const CpuInfo cpu = cpu_info();
+  result["cpu"] = {{"target", cpu.target}, {"vectors", cpu.vectors}, {"threads", cpu.threads}};
   result["devices"] = nlohmann::json::array();
   for (const DeviceInfo& device : devices()) {
     result["devices"].push_back({{"device", name_of(device.device)},
@@ -40,8 +42,10 @@ std::string details(const DeviceInfo& device) {
 
 void print() {
   fmt::print("hyla {}, commit {}\n", version(), build_commit());
-  fmt::print("built by {}, {}, {}\n\n", build_compiler(), build_type(),
+  fmt::print("built by {}, {}, {}\n", build_compiler(), build_type(),
              built_with_cuda() ? "with CUDA" : "without CUDA");
+  const CpuInfo cpu = cpu_info();
+  fmt::print("CPU kernels: {} by {}; threads by {}\n\n", cpu.target, cpu.vectors, cpu.threads);
   fmt::print("devices\n");
   for (const DeviceInfo& device : devices()) {
     fmt::print("  {:<8} {} ({})\n", name_of(device.device), device.name, details(device));

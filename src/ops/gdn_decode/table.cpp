@@ -2,6 +2,7 @@
 #include <hyla/backend.h>
 
 #include "core/table.h"
+#include "cpu/gdn.h"
 #include "ops/tables.h"
 #include "problem/gdn_decode.h"
 #include "reference/gdn.h"
@@ -23,6 +24,14 @@ constexpr core::Implementation<Problem> kTable[] = {
      [](const Problem& p, const Context& context) { return gdn::rows_refuses(p, context); },
      nullptr, gdn::launch_rows},
 #endif
+    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx512Bf16, Problem>,
+     nullptr, cpu::decode<cpu::Target::kAvx512Bf16>},
+    {"cpu_avx512", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx512, Problem>, nullptr,
+     cpu::decode<cpu::Target::kAvx512>},
+    {"cpu_avx2", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx2, Problem>, nullptr,
+     cpu::decode<cpu::Target::kAvx2>},
+    {"cpu_baseline", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kBaseline, Problem>,
+     nullptr, cpu::decode<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::decode},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

@@ -174,6 +174,7 @@ void Case::set_common(Params& params) const {
   params.layout = spec.layout;
   params.scale = spec.scale;
   params.l2norm = spec.l2norm;
+  params.impl = implementation_under_test();
 }
 
 gdn::PrefillParams Case::prefill() const {
@@ -310,14 +311,16 @@ gdn::RecurrenceParams Packed::params(const Case& p) const {
   params.layout = other.layout;
   params.scale = other.scale;
   params.l2norm = other.l2norm;
+  params.impl = other.impl;
   return params;
 }
 
-void Packed::expect_out(Expectation& expected, const Case& p, const Results& results) const {
+void Packed::expect_out(Expectation& expected, const Case& p, const Results& results,
+                        double relative) const {
   for (std::int64_t row = 0; row < p.rows; ++row) {
     if (p.padding(row)) continue;
     for (std::int64_t head = 0; head < p.heads; ++head) {
-      const double slack = kReassociation * p.magnitude(results, row, head);
+      const double slack = relative * p.magnitude(results, row, head);
       for_each_index({p.length(row), p.spec.V}, [&](const Index& i) {
         expected.element({p.start(row) + i[0], head * p.spec.V + i[1]},
                          results[at(row)][at(head)].o[at(i[0] * p.spec.V + i[1])], slack);

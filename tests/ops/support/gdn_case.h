@@ -84,7 +84,8 @@ struct Packed {
   Packed(const Case& problem, std::int64_t channel_stride, std::int64_t row_gap);
   Tensor qkv, out;  // [total, channels], [total, HV*V]
   gdn::RecurrenceParams params(const Case& problem) const;
-  void expect_out(Expectation& expected, const Case& problem, const Results& results) const;
+  void expect_out(Expectation& expected, const Case& problem, const Results& results,
+                  double relative = kReassociation) const;
 };
 
 Index state_shape(gdn::StateLayout layout, Index prefix, std::int64_t heads, std::int64_t K,

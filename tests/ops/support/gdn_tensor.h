@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/support/under_test.h"
 #include "testing/buffer.h"
 #include "testing/random.h"
 
@@ -68,10 +69,6 @@ void for_each_index(const Index& shape, Body&& body) {
     if (d == 0) return;
   }
 }
-
-// Reassociated float64 sums of up to a few hundred terms differ by less than this times the largest
-// magnitude involved (256 terms, two roundings each: 512 * 2^-53 = 6e-14).
-inline constexpr double kReassociation = 1e-12;
 
 // What a call must leave in a tensor. Made before the call; everything not mentioned keeps its
 // bits.

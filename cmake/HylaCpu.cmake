@@ -1,0 +1,40 @@
+# What the CPU kernels are built with: Highway (headers only) and OpenMP, each where it is found and
+# wanted. Without them the kernels use the compiler's vectors, and one thread.
+
+set(HYLA_CPU_LIBRARIES)
+set(HYLA_HAS_HIGHWAY OFF)
+if(HYLA_HIGHWAY)
+  find_path(HYLA_HIGHWAY_INCLUDE_DIR hwy/highway.h)
+  mark_as_advanced(HYLA_HIGHWAY_INCLUDE_DIR)
+  if(HYLA_HIGHWAY_INCLUDE_DIR)
+    set(HYLA_HAS_HIGHWAY ON)
+  endif()
+endif()
+set(HYLA_HAS_OPENMP OFF)
+if(HYLA_OPENMP)
+  find_package(OpenMP QUIET COMPONENTS CXX)
+  if(OpenMP_CXX_FOUND)
+    set(HYLA_HAS_OPENMP ON)
+    set(HYLA_CPU_LIBRARIES OpenMP::OpenMP_CXX)
+  endif()
+endif()
+set(HYLA_CPU_SUMMARY "Highway ${HYLA_HAS_HIGHWAY} OpenMP ${HYLA_HAS_OPENMP}")
+
+function(hyla_target_cpu target)
+  if(HYLA_HAS_HIGHWAY)
+    target_include_directories(${target} SYSTEM PRIVATE "${HYLA_HIGHWAY_INCLUDE_DIR}")
+    target_compile_definitions(${target} PRIVATE HYLA_HAS_HIGHWAY=1)
+  endif()
+  if(HYLA_HAS_OPENMP)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>")
+  endif()
+endfunction()
+
+# Products and sums may become one rounding where the target has it. GCC 12 takes the undefined
+# lanes of its own AVX-512 intrinsics for a mistake.
+file(GLOB hyla_cpu_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cpu/*.cpp")
+set(hyla_cpu_flags -ffp-contract=fast)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND hyla_cpu_flags -Wno-maybe-uninitialized)
+endif()
+set_source_files_properties(${hyla_cpu_sources} PROPERTIES COMPILE_OPTIONS "${hyla_cpu_flags}")

@@ -1,0 +1,59 @@
+#include "cpu/gdn_rows.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cpu/gdn.h"
+
+namespace hyla::cpu {
+namespace {
+
+// Less than this many state elements times tokens is not worth waking a thread: about 2 us.
+constexpr std::int64_t kLeastWork = 32 << 10;
+
+std::int64_t longest_row(const gdn::MtpProblem& p) {
+  if (!p.sequences.ragged()) return p.sequences.tokens;
+  std::int64_t longest = 0;
+  for (std::int64_t row = 0; row < p.sequences.rows; ++row) {
+    longest = std::max(longest, p.sequences.length(row));
+  }
+  return longest;
+}
+
+RowsPlan plan_rows(const gdn::MtpProblem& p) {
+  RowsPlan plan;
+  // The norm looks at all values of a head at once.
+  plan.parts = p.norm.present() ? 1 : p.V / kPartWidth;
+  plan.units = p.sequences.rows * p.heads * plan.parts;
+  return plan;
+}
+
+}  // namespace
+
+const char* rows_refuses(Target target, const gdn::Problem& p) {
+  if (const char* reason = refuses(target)) return reason;
+  if (p.initial.k_stride != 1 && p.initial.v_stride != 1) {
+    return "the state is contiguous neither along K nor along V";
+  }
+  return nullptr;
+}
+
+void run_rows(Target target, const gdn::MtpProblem& p, const Context& context) {
+  const RowsKernels& kernels = rows_kernels(target);
+  const RowsPlan plan = plan_rows(p);
+  if (plan.units == 0) return;
+  const std::int64_t longest = longest_row(p);
+  const std::int64_t work_of_unit = p.K * p.V / plan.parts * std::max<std::int64_t>(1, longest);
+  const std::int64_t least = std::max<std::int64_t>(1, kLeastWork / work_of_unit);
+  const int parts =
+      static_cast<int>(std::clamp<std::int64_t>(plan.units / least, 1, thread_count(context)));
+  const std::size_t state = static_cast<std::size_t>(p.K * p.V);
+  std::vector<float> scratch;  // stays empty, and unallocated, for rows of few tokens
+  if (longest > kTokenBlock) scratch.resize(state * static_cast<std::size_t>(parts));
+  parallel_for(context, parts, [&](int i) {
+    float* own = scratch.empty() ? nullptr : scratch.data() + state * static_cast<std::size_t>(i);
+    kernels.run(p, plan, part_of(plan.units, parts, i), own);
+  });
+}
+
+}  // namespace hyla::cpu

@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/gdn_rows.h"
+
+#undef HYLA_TARGET_SOURCE
+#define HYLA_TARGET_SOURCE "cpu/gdn_rows_kernel.cpp"
+#include "cpu/foreach_target.h"
+#include "cpu/gdn_epilogue.h"
+#include "cpu/gdn_layouts.h"
+#include "cpu/gdn_pool.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// One head of one row, value rows v0 to v1, over a pool of S.
+template <class Layout, class S>
+struct HeadWalk {
+  const gdn::MtpProblem& p;
+  std::int64_t row, head, v0, v1;
+  float* scratch;
+
+  const S* read() const { return pool_at<S>(p.initial, p.slots.read_slot(row), head); }
+  std::int64_t commit() const {
+    return p.commit_lengths.present() ? p.commit_lengths.at(row) : p.sequences.length(row);
+  }
+  std::int64_t final_slot() const {
+    return p.update_state ? p.slots.write_slot(row) : core::kNullSlot;
+  }
+
+  // Where a group of value rows begins, and how far its lines are apart.
+  static std::int64_t line_stride(const gdn::PoolView& pool) {
+    return Layout::inner(1, 0) == 1 ? pool.v_stride : pool.k_stride;
+  }
+
+  void run() const {
+    alignas(64) float q[kTokenBlock][kMaxDim], k[kTokenBlock][kMaxDim];
+    alignas(64) float v[kTokenBlock][kMaxDim], o[kTokenBlock][kMaxDim];
+    Token tokens[kTokenBlock];
+    const std::int64_t length = p.sequences.length(row), begin = p.sequences.begin(row);
+    const std::int64_t v_head = head / (p.heads / p.v_heads);
+    if (length == 0) return copy_through();
+    for (std::int64_t t = 0; t < length; t += kTokenBlock) {
+      const std::int64_t count = std::min(kTokenBlock, length - t);
+      for (std::int64_t i = 0; i < count; ++i) {
+        tokens[i] = load_token(p, row, begin + t + i, head, q[i], k[i]);
+        load_values(p.v, p.v.offset(row, begin + t + i, v_head, v0), v1 - v0, v[i]);
+      }
+      if (length == 1 && commit() == 1 && !p.states_out.present() && !p.step_slots.present()) {
+        in_place(tokens[0], v[0], o[0]);
+      } else {
+        block(tokens, t, count, length, v, o);
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (p.norm.present()) gated_norm(p.norm, row, begin + t + i, head, p.V, o[i]);
+        store_values(p.out, p.out.offset(row, begin + t + i, head, v0), v1 - v0, o[i]);
+      }
+    }
+  }
+
+  // One token, from the pool to the pool.
+  void in_place(const Token& token, const float* v, float* o) const {
+    const S* from = read();
+    const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
+    S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
+    for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
+      const std::int64_t offset = j * p.initial.v_stride;
+      Layout::step(token, p.K, std::min(Layout::kGroup, v1 - j), from + offset, stride,
+                   to == nullptr ? to : to + offset, stride, v + j - v0, o + j - v0);
+    }
+  }
+
+  // Tokens t to t + count: a group of value rows goes through all of them as floats.
+  void block(const Token* tokens, std::int64_t t, std::int64_t count, std::int64_t length,
+             const float (*v)[kMaxDim], float (*o)[kMaxDim]) const {
+    alignas(64) float group[Layout::kGroup * kMaxDim];
+    const std::int64_t pool_stride = line_stride(p.initial);
+    for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
+      const std::int64_t n = std::min(Layout::kGroup, v1 - j);
+      const std::int64_t inner = Layout::inner(p.K, n), outer = Layout::outer(p.K, n);
+      float* kept = scratch + (j - v0) * p.K;
+      if (t == 0) {
+        copy_lines(read() + j * p.initial.v_stride, pool_stride, group, inner, inner, outer);
+        if (commit() == 0) keep_final(group, inner, outer, j);
+      } else {
+        std::memcpy(group, kept, static_cast<std::size_t>(inner * outer) * sizeof(float));
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        Layout::step(tokens[i], p.K, n, group, inner, group, inner, v[i] + j - v0, o[i] + j - v0);
+        keep(t + i + 1, group, inner, outer, j);
+      }
+      if (t + count < length) {
+        std::memcpy(kept, group, static_cast<std::size_t>(inner * outer) * sizeof(float));
+      }
+    }
+  }
+
+  // The state after `tokens` tokens goes to everyone who asked for it.
+  void keep(std::int64_t tokens, const float* group, std::int64_t inner, std::int64_t outer,
+            std::int64_t j) const {
+    if (p.states_out.present()) {
+      gdn::PoolView steps = p.states_out;
+      const std::int64_t bytes =
+          row * p.states_out_row_stride * static_cast<std::int64_t>(size_of(steps.dtype));
+      steps.data = static_cast<char*>(steps.data) + bytes;
+      store_lines(group, inner, outer, steps, (tokens - 1) * steps.slot_stride, j);
+    }
+    if (p.step_slots.present()) {
+      const std::int64_t slot = p.slots.checked(p.step_slots.at(row, tokens - 1), p.final.slots);
+      if (slot != core::kNullSlot) {
+        store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j);
+      }
+    }
+    if (tokens == commit()) keep_final(group, inner, outer, j);
+  }
+
+  void keep_final(const float* group, std::int64_t inner, std::int64_t outer,
+                  std::int64_t j) const {
+    const std::int64_t slot = final_slot();
+    if (slot != core::kNullSlot) {
+      store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j);
+    }
+  }
+
+  void store_lines(const float* group, std::int64_t inner, std::int64_t outer,
+                   const gdn::PoolView& pool, std::int64_t slot_offset, std::int64_t j) const {
+    const std::int64_t offset = slot_offset + head * pool.head_stride + j * pool.v_stride;
+    const std::int64_t stride = line_stride(pool);
+    switch (pool.dtype) {
+      case DType::kBFloat16:
+        return copy_lines(group, inner, static_cast<bfloat16*>(pool.data) + offset, stride, inner,
+                          outer);
+      case DType::kFloat16:
+        return copy_lines(group, inner, static_cast<float16*>(pool.data) + offset, stride, inner,
+                          outer);
+      default:
+        return copy_lines(group, inner, static_cast<float*>(pool.data) + offset, stride, inner,
+                          outer);
+    }
+  }
+
+  // No tokens: the state passes through to the write slot.
+  void copy_through() const {
+    const std::int64_t slot = final_slot();
+    if (slot == core::kNullSlot || commit() != 0) return;
+    alignas(64) float group[Layout::kGroup * kMaxDim];
+    for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
+      const std::int64_t n = std::min(Layout::kGroup, v1 - j);
+      const std::int64_t inner = Layout::inner(p.K, n), outer = Layout::outer(p.K, n);
+      copy_lines(read() + j * p.initial.v_stride, line_stride(p.initial), group, inner, inner,
+                 outer);
+      keep_final(group, inner, outer, j);
+    }
+  }
+};
+
+template <class Layout, class S>
+void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
+  const std::int64_t width = p.V / plan.parts;
+  for (std::int64_t unit = units.begin; unit < units.end;) {
+    const std::int64_t index = unit / plan.parts, part = unit % plan.parts;
+    const std::int64_t last = std::min(plan.parts, part + units.end - unit);
+    const std::int64_t row = index / p.heads;
+    if (p.slots.read_slot(row) != core::kNullSlot) {
+      const HeadWalk<Layout, S> walk{p, row, index % p.heads, part * width, last * width, scratch};
+      walk.run();
+    }
+    unit += last - part;
+  }
+}
+
+template <class Layout>
+void run_dtype(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
+  switch (p.initial.dtype) {
+    case DType::kBFloat16:
+      return run_units<Layout, bfloat16>(p, plan, units, scratch);
+    case DType::kFloat16:
+      return run_units<Layout, float16>(p, plan, units, scratch);
+    default:
+      return run_units<Layout, float>(p, plan, units, scratch);
+  }
+}
+
+void run_rows(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
+  if (p.initial.k_stride == 1) return run_dtype<RowsOfK>(p, plan, units, scratch);
+  run_dtype<RowsOfV>(p, plan, units, scratch);
+}
+
+extern const RowsKernels kRowsKernels;
+const RowsKernels kRowsKernels = {run_rows};
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+
+#if HYLA_TARGET_ONCE
+namespace hyla::cpu {
+const RowsKernels& rows_kernels(Target target) { return HYLA_TARGET_SELECT(kRowsKernels); }
+}  // namespace hyla::cpu
+#endif

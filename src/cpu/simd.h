@@ -1,0 +1,111 @@
+// The vectors of the target that is being compiled: one vocabulary over Highway and, in builds
+// without it and for the baseline of x86, over the compiler's own vectors.
+//
+//     F                     a full vector of kLanes floats
+//     load, store           from and to float, bfloat16, float16, rounded to nearest even
+//     load_n, store_n       the first n lanes; a load's other lanes are zero
+//     add sub mul fma ...   fma(a, b, c) = a * b + c
+//     sum, sum4             over the lanes of one vector; of four, as four floats
+//     exp                   within 2 ulp, 0 below the smallest normal number, inf above the largest
+//     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
+//                           adds a.even * b.even + a.odd * b.odd
+#if defined(HYLA_CPU_SIMD_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_SIMD_H_
+#undef HYLA_CPU_SIMD_H_
+#else
+#define HYLA_CPU_SIMD_H_
+#endif
+
+#include <hyla/float.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#undef HYLA_TARGET_NAMESPACE
+#undef HYLA_TARGET_BEGIN
+#undef HYLA_TARGET_END
+#undef HYLA_TARGET_ONCE
+#undef HYLA_TARGET_HAS_PAIRS
+#undef HYLA_TARGET_USES_HIGHWAY
+#define HYLA_TARGET_HAS_PAIRS 0
+#define HYLA_TARGET_USES_HIGHWAY 0
+
+#ifdef HYLA_HAS_HIGHWAY
+#include <hwy/highway.h>
+#define HYLA_TARGET_ONCE HWY_ONCE
+#if HWY_TARGET == HWY_AVX3_DL
+#define HYLA_TARGET_NAMESPACE avx512_bf16
+#elif HWY_TARGET == HWY_AVX3
+#define HYLA_TARGET_NAMESPACE avx512
+#elif HWY_TARGET == HWY_AVX2
+#define HYLA_TARGET_NAMESPACE avx2
+#else
+#define HYLA_TARGET_NAMESPACE baseline
+#endif
+// Highway's emulated baseline is slower than what the compiler makes of its own vectors.
+#if HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+#undef HYLA_TARGET_USES_HIGHWAY
+#define HYLA_TARGET_USES_HIGHWAY 1
+#endif
+#if HWY_TARGET == HWY_AVX3_DL
+#undef HYLA_TARGET_HAS_PAIRS
+#define HYLA_TARGET_HAS_PAIRS 1
+#define HYLA_TARGET_BEGIN \
+  HWY_BEFORE_NAMESPACE(); \
+  HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
+#define HYLA_TARGET_END \
+  HWY_POP_ATTRIBUTES    \
+  HWY_AFTER_NAMESPACE();
+#else
+#define HYLA_TARGET_BEGIN HWY_BEFORE_NAMESPACE();
+#define HYLA_TARGET_END HWY_AFTER_NAMESPACE();
+#endif
+
+#else  // HYLA_HAS_HIGHWAY
+#define HYLA_TARGET_ONCE HYLA_COMPILED_ONCE
+#define HYLA_TARGET_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define HYLA_TARGET_PUSH(features) \
+  HYLA_TARGET_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define HYLA_TARGET_END HYLA_TARGET_PRAGMA(clang attribute pop)
+#else
+#define HYLA_TARGET_PUSH(features) \
+  HYLA_TARGET_PRAGMA(GCC push_options) HYLA_TARGET_PRAGMA(GCC target features)
+#define HYLA_TARGET_END HYLA_TARGET_PRAGMA(GCC pop_options)
+#endif
+#if HYLA_COMPILED_TARGET == 1
+#define HYLA_TARGET_NAMESPACE avx2
+#define HYLA_TARGET_BEGIN HYLA_TARGET_PUSH("avx2,fma,bmi,bmi2,f16c")
+#elif HYLA_COMPILED_TARGET == 2
+#define HYLA_TARGET_NAMESPACE avx512
+#define HYLA_TARGET_BEGIN \
+  HYLA_TARGET_PUSH("avx2,fma,bmi,bmi2,f16c,avx512f,avx512cd,avx512bw,avx512dq,avx512vl")
+#elif HYLA_COMPILED_TARGET == 3
+#undef HYLA_TARGET_HAS_PAIRS
+#define HYLA_TARGET_HAS_PAIRS 1
+#define HYLA_TARGET_NAMESPACE avx512_bf16
+#define HYLA_TARGET_BEGIN                                                   \
+  HYLA_TARGET_PUSH(                                                         \
+      "avx2,fma,bmi,bmi2,f16c,avx512f,avx512cd,avx512bw,avx512dq,avx512vl," \
+      "avx512bf16")
+#else
+#define HYLA_TARGET_NAMESPACE baseline
+#define HYLA_TARGET_BEGIN
+#undef HYLA_TARGET_END
+#define HYLA_TARGET_END
+#endif
+#endif  // HYLA_HAS_HIGHWAY
+
+#ifndef HYLA_INLINE
+#define HYLA_INLINE inline __attribute__((always_inline))
+#endif
+
+#if HYLA_TARGET_USES_HIGHWAY
+#include "cpu/simd_highway.h"
+#else
+#include "cpu/simd_compiler.h"
+#endif
+#include "cpu/simd_common.h"
+
+#endif  // HYLA_CPU_SIMD_H_

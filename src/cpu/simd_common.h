@@ -1,0 +1,43 @@
+// The part of cpu/simd.h that is written in its own vocabulary. Included by it alone, once for each
+// target.
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// 2^n * e^r with |r| <= ln(2)/2, e^r by its Taylor polynomial, whose error is below 2^-24 there.
+HYLA_INLINE F exp(F x) {
+  x = max(set(-87.5f), min(set(89.0f), x));
+  const F n = round(mul(x, set(1.44269504f)));
+  F r = fma(n, set(-0.693359375f), x);
+  r = fma(n, set(2.12194440e-4f), r);
+  F y = set(1.0f / 5040);
+  y = fma(y, r, set(1.0f / 720));
+  y = fma(y, r, set(1.0f / 120));
+  y = fma(y, r, set(1.0f / 24));
+  y = fma(y, r, set(1.0f / 6));
+  y = fma(y, r, set(0.5f));
+  y = fma(mul(y, r), r, add(r, set(1.0f)));
+  // In two steps, so that the largest results do not overflow on the way.
+  return mul(mul(y, power_of_two(sub(n, set(1.0f)))), set(2.0f));
+}
+
+HYLA_INLINE F sigmoid(F x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }
+
+// `count` values as floats, and back.
+template <class T>
+HYLA_INLINE void load_all(const T* from, std::int64_t count, float* to) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(load(from + i), to + i);
+  if (i < count)
+    store_n(load_n(from + i, static_cast<int>(count - i)), to + i, static_cast<int>(count - i));
+}
+template <class T>
+HYLA_INLINE void store_all(const float* from, std::int64_t count, T* to) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(load(from + i), to + i);
+  if (i < count)
+    store_n(load_n(from + i, static_cast<int>(count - i)), to + i, static_cast<int>(count - i));
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END

@@ -1,0 +1,157 @@
+// cpu/simd.h over the compiler's vector types. Included by it alone, once for each target.
+
+#if defined(__x86_64__) && !HYLA_TARGET_USES_HIGHWAY && !defined(HYLA_HAS_HIGHWAY)
+#include <immintrin.h>
+#endif
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+#ifdef HYLA_HAS_HIGHWAY
+constexpr int kLanes = 4;
+#elif HYLA_COMPILED_TARGET == 1
+constexpr int kLanes = 8;
+#elif HYLA_COMPILED_TARGET >= 2
+constexpr int kLanes = 16;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float F __attribute__((vector_size(kLanes * 4)));
+typedef std::int32_t Ints __attribute__((vector_size(kLanes * 4)));
+typedef std::uint32_t Bits __attribute__((vector_size(kLanes * 4)));
+typedef std::uint16_t HalfBits __attribute__((vector_size(kLanes * 2)));
+
+HYLA_INLINE F zero() { return F{}; }
+HYLA_INLINE F set(float x) { return F{} + x; }
+HYLA_INLINE F add(F a, F b) { return a + b; }
+HYLA_INLINE F sub(F a, F b) { return a - b; }
+HYLA_INLINE F mul(F a, F b) { return a * b; }
+HYLA_INLINE F div(F a, F b) { return a / b; }
+HYLA_INLINE F fma(F a, F b, F c) { return a * b + c; }
+HYLA_INLINE F max(F a, F b) { return a > b ? a : b; }
+HYLA_INLINE F min(F a, F b) { return a < b ? a : b; }
+HYLA_INLINE F abs(F a) { return F(Bits(a) & 0x7fffffffu); }
+// Right for magnitudes below 2^22, which is all that exp needs.
+HYLA_INLINE F round(F a) {
+  const F magic = set(12582912.0f);
+  volatile F shifted = a + magic;  // not to be simplified away
+  return F(shifted) - magic;
+}
+HYLA_INLINE F power_of_two(F n) { return F((__builtin_convertvector(n, Ints) + 127) << 23); }
+
+HYLA_INLINE F load(const float* from) {
+  F x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+HYLA_INLINE void store(F x, float* to) { std::memcpy(to, &x, sizeof x); }
+
+HYLA_INLINE F load(const bfloat16* from) {
+  HalfBits bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return F(__builtin_convertvector(bits, Bits) << 16);
+}
+HYLA_INLINE void store(F x, bfloat16* to) {
+  const Bits bits = Bits(x);
+  const Bits rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const Bits quiet = bits | 0x400000u;
+  const Bits chosen = x != x ? quiet : rounded;
+  const HalfBits half = __builtin_convertvector(chosen >> 16, HalfBits);
+  std::memcpy(static_cast<void*>(to), &half, sizeof half);
+}
+
+HYLA_INLINE F load(const float16* from) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
+  return F(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  return F(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#else
+  F x;
+  for (int i = 0; i < kLanes; ++i) x[i] = static_cast<float>(from[i]);
+  return x;
+#endif
+}
+HYLA_INLINE void store(F x, float16* to) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
+  const __m128i half = _mm256_cvtps_ph(__m256(x), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(static_cast<void*>(to), &half, sizeof half);
+#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  const __m256i half = _mm512_cvtps_ph(__m512(x), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(static_cast<void*>(to), &half, sizeof half);
+#else
+  for (int i = 0; i < kLanes; ++i) to[i] = float16(x[i]);
+#endif
+}
+
+// Blocks are four lanes, as over Highway: {a0 b0 a1 b1} of each block, or {a2 b2 a3 b3}; with kWide
+// {a0 a1 b0 b1}, or {a2 a3 b2 b3}.
+template <bool kUpper, bool kWide, int... kLane>
+HYLA_INLINE F interleave(F a, F b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(
+      a, b,
+      (kLane / 4 * 4 + (kUpper ? 2 : 0) +
+       (kWide ? kLane % 2 + kLane % 4 / 2 * kLanes : kLane % 4 / 2 + kLane % 2 * kLanes))...);
+}
+template <bool kWide>
+HYLA_INLINE F add_interleaved(F a, F b) {
+  constexpr std::make_integer_sequence<int, kLanes> lanes{};
+  return interleave<false, kWide>(a, b, lanes) + interleave<true, kWide>(a, b, lanes);
+}
+typedef float Four __attribute__((vector_size(16)));
+HYLA_INLINE Four sum_blocks(F x) {
+  Four blocks[kLanes / 4];
+  std::memcpy(blocks, &x, sizeof x);
+  if constexpr (kLanes == 16) return (blocks[0] + blocks[2]) + (blocks[1] + blocks[3]);
+  if constexpr (kLanes == 8) return blocks[0] + blocks[1];
+  return blocks[0];
+}
+HYLA_INLINE void sum4(F a, F b, F c, F d, float* to) {
+  const Four sums =
+      sum_blocks(add_interleaved<true>(add_interleaved<false>(a, b), add_interleaved<false>(c, d)));
+  std::memcpy(to, &sums, sizeof sums);
+}
+HYLA_INLINE float sum(F x) {
+  const Four block = sum_blocks(x);
+  return (block[0] + block[2]) + (block[1] + block[3]);
+}
+HYLA_INLINE float max_lane(F x) {
+  float result = x[0];
+  for (int i = 1; i < kLanes; ++i) result = x[i] > result ? x[i] : result;
+  return result;
+}
+
+#if HYLA_TARGET_HAS_PAIRS
+using P = Bits;
+HYLA_INLINE P load_pairs(const std::uint32_t* from) {
+  P x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+HYLA_INLINE void store_pairs(P x, std::uint32_t* to) { std::memcpy(to, &x, sizeof x); }
+HYLA_INLINE P set_pair(std::uint32_t x) { return P{} + x; }
+HYLA_INLINE F dot_pairs(F sum, P a, P b) {
+  return F(_mm512_dpbf16_ps(__m512(sum), (__m512bh)(a), (__m512bh)(b)));
+}
+HYLA_INLINE P pack_pairs(F even, F odd) {
+  const auto low = _mm512_cvtepu16_epi32((__m256i)(_mm512_cvtneps_pbh(__m512(even))));
+  const auto high = _mm512_cvtepu16_epi32((__m256i)(_mm512_cvtneps_pbh(__m512(odd))));
+  return P(low) | (P(high) << 16);
+}
+#endif
+
+template <class T>
+HYLA_INLINE F load_n(const T* from, int n) {
+  T lanes[kLanes] = {};
+  std::memcpy(static_cast<void*>(lanes), from, static_cast<std::size_t>(n) * sizeof(T));
+  return load(lanes);
+}
+template <class T>
+HYLA_INLINE void store_n(F x, T* to, int n) {
+  T lanes[kLanes];
+  store(x, lanes);
+  std::memcpy(static_cast<void*>(to), lanes, static_cast<std::size_t>(n) * sizeof(T));
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END

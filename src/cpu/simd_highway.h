@@ -1,0 +1,135 @@
+// cpu/simd.h over Highway. Included by it alone, once for each target.
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr hn::ScalableTag<float> kTag;
+constexpr hn::Rebind<std::uint32_t, decltype(kTag)> kBitsTag;
+constexpr hn::Rebind<std::int32_t, decltype(kTag)> kIntTag;
+constexpr hn::Rebind<std::uint16_t, decltype(kTag)> kHalfBitsTag;
+constexpr hn::Rebind<hwy::float16_t, decltype(kTag)> kHalfTag;
+
+using F = hn::Vec<decltype(kTag)>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(kTag));
+
+HYLA_INLINE F zero() { return hn::Zero(kTag); }
+HYLA_INLINE F set(float x) { return hn::Set(kTag, x); }
+HYLA_INLINE F add(F a, F b) { return hn::Add(a, b); }
+HYLA_INLINE F sub(F a, F b) { return hn::Sub(a, b); }
+HYLA_INLINE F mul(F a, F b) { return hn::Mul(a, b); }
+HYLA_INLINE F div(F a, F b) { return hn::Div(a, b); }
+HYLA_INLINE F fma(F a, F b, F c) { return hn::MulAdd(a, b, c); }
+// Where one is NaN, b.
+HYLA_INLINE F max(F a, F b) { return hn::Max(a, b); }
+HYLA_INLINE F min(F a, F b) { return hn::Min(a, b); }
+HYLA_INLINE F abs(F a) { return hn::Abs(a); }
+HYLA_INLINE F round(F a) { return hn::Round(a); }
+// 2^n for integers n of -127 (then 0) to 127.
+HYLA_INLINE F power_of_two(F n) {
+  const auto exponent = hn::Add(hn::ConvertTo(kIntTag, n), hn::Set(kIntTag, 127));
+  return hn::BitCast(kTag, hn::ShiftLeft<23>(exponent));
+}
+
+HYLA_INLINE F load(const float* from) { return hn::LoadU(kTag, from); }
+HYLA_INLINE void store(F x, float* to) { hn::StoreU(x, kTag, to); }
+
+HYLA_INLINE F load(const bfloat16* from) {
+  const auto bits = hn::LoadU(kHalfBitsTag, reinterpret_cast<const std::uint16_t*>(from));
+  return hn::BitCast(kTag, hn::ShiftLeft<16>(hn::PromoteTo(kBitsTag, bits)));
+}
+HYLA_INLINE void store(F x, bfloat16* to) {
+#if HYLA_TARGET_HAS_PAIRS
+  const __m256bh rounded = _mm512_cvtneps_pbh(x.raw);
+  std::memcpy(static_cast<void*>(to), &rounded, sizeof rounded);
+#else
+  const auto bits = hn::BitCast(kBitsTag, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kBitsTag, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(kBitsTag, 0x7fff)));
+  const auto quiet = hn::Or(bits, hn::Set(kBitsTag, 0x400000));
+  const auto chosen = hn::IfThenElse(hn::RebindMask(kBitsTag, hn::IsNaN(x)), quiet, rounded);
+  const auto shifted = hn::BitCast(kIntTag, hn::ShiftRight<16>(chosen));
+  hn::StoreU(hn::DemoteTo(kHalfBitsTag, shifted), kHalfBitsTag,
+             reinterpret_cast<std::uint16_t*>(to));
+#endif
+}
+
+HYLA_INLINE F load(const float16* from) {
+  const auto bits = hn::LoadU(kHalfBitsTag, reinterpret_cast<const std::uint16_t*>(from));
+  return hn::PromoteTo(kTag, hn::BitCast(kHalfTag, bits));
+}
+HYLA_INLINE void store(F x, float16* to) {
+  hn::StoreU(hn::BitCast(kHalfBitsTag, hn::DemoteTo(kHalfTag, x)), kHalfBitsTag,
+             reinterpret_cast<std::uint16_t*>(to));
+}
+
+// Sums within blocks of four lanes, then over blocks.
+HYLA_INLINE auto sum_blocks(F x) {
+  if constexpr (kLanes == 16) {
+    constexpr hn::Half<decltype(kTag)> half;
+    constexpr hn::Half<decltype(half)> quarter;
+    const auto h = hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x));
+    return hn::Add(hn::LowerHalf(quarter, h), hn::UpperHalf(quarter, h));
+  } else if constexpr (kLanes == 8) {
+    constexpr hn::Half<decltype(kTag)> half;
+    return hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x));
+  } else {
+    return x;
+  }
+}
+
+HYLA_INLINE void sum4(F a, F b, F c, F d, float* to) {
+  constexpr hn::Repartition<double, decltype(kTag)> wide;
+  const F ab = add(hn::InterleaveLower(kTag, a, b), hn::InterleaveUpper(kTag, a, b));
+  const F cd = add(hn::InterleaveLower(kTag, c, d), hn::InterleaveUpper(kTag, c, d));
+  const auto x = hn::BitCast(wide, ab), y = hn::BitCast(wide, cd);
+  const F abcd = add(hn::BitCast(kTag, hn::InterleaveLower(wide, x, y)),
+                     hn::BitCast(kTag, hn::InterleaveUpper(wide, x, y)));
+  constexpr hn::CappedTag<float, 4> four;
+  hn::StoreU(sum_blocks(abcd), four, to);
+}
+
+HYLA_INLINE float sum(F x) { return hn::GetLane(hn::SumOfLanes(kTag, x)); }
+HYLA_INLINE float max_lane(F x) { return hn::GetLane(hn::MaxOfLanes(kTag, x)); }
+
+#if HYLA_TARGET_HAS_PAIRS
+using P = hn::Vec<decltype(kBitsTag)>;
+HYLA_INLINE P load_pairs(const std::uint32_t* from) { return hn::LoadU(kBitsTag, from); }
+HYLA_INLINE void store_pairs(P x, std::uint32_t* to) { hn::StoreU(x, kBitsTag, to); }
+HYLA_INLINE P set_pair(std::uint32_t x) { return hn::Set(kBitsTag, x); }
+HYLA_INLINE F dot_pairs(F sum, P a, P b) {
+  return F{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw),
+                            reinterpret_cast<__m512bh>(b.raw))};
+}
+// even and odd rounded to bfloat16, in the low and the high halves.
+HYLA_INLINE P pack_pairs(F even, F odd) {
+  const auto low = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(even.raw)));
+  const auto high = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(odd.raw)));
+  return P{_mm512_or_si512(low, _mm512_slli_epi32(high, 16))};
+}
+#endif
+
+template <class T>
+HYLA_INLINE F load_n(const T* from, int n) {
+  if constexpr (kLanes == 16 && sizeof(T) == 4) {
+    return hn::MaskedLoad(hn::FirstN(kTag, static_cast<std::size_t>(n)), kTag, from);
+  } else {
+    T lanes[kLanes] = {};
+    std::memcpy(static_cast<void*>(lanes), from, static_cast<std::size_t>(n) * sizeof(T));
+    return load(lanes);
+  }
+}
+template <class T>
+HYLA_INLINE void store_n(F x, T* to, int n) {
+  if constexpr (kLanes == 16 && sizeof(T) == 4) {
+    hn::BlendedStore(x, hn::FirstN(kTag, static_cast<std::size_t>(n)), kTag, to);
+  } else {
+    T lanes[kLanes];
+    store(x, lanes);
+    std::memcpy(static_cast<void*>(to), lanes, static_cast<std::size_t>(n) * sizeof(T));
+  }
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END

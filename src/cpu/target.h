@@ -1,0 +1,23 @@
+// The instruction sets that the CPU kernels are compiled for. A kernel source is compiled once for
+// each; implementation tables have one row for each, so that a call can force one by name.
+#pragma once
+
+namespace hyla::cpu {
+
+enum class Target {
+  kBaseline,    // what the compiler may use on every machine of this kind
+  kAvx2,        // with FMA and F16C
+  kAvx512,      // F, CD, BW, DQ, VL
+  kAvx512Bf16,  // with dot products of bfloat16 pairs (Zen 4, Sapphire Rapids)
+};
+
+// Null where this machine and this build have it, otherwise why not.
+const char* refuses(Target target);
+
+const char* name_of(Target target);  // "avx512_bf16"
+Target best_target();
+
+const char* vector_library();     // "Highway 1.0.3", or that there is none
+const char* threading_library();  // "OpenMP", or that there is none
+
+}  // namespace hyla::cpu
