@@ -27,14 +27,14 @@ python() { # program, arguments: its assertions are ours
   fail "check: exit code $?"
 plain "$work/check.txt"
 grep -q "^$small .*reference .*ok$" "$work/check.txt" || fail "check: no row for $small"
-grep -q '^2 passed, 0 failed$' "$work/check.txt" || fail "check: no summary"
+grep -Eq '^([2-9]|1[0-9]) passed, 0 failed$' "$work/check.txt" || fail "check: no summary"
 python3 -m json.tool "$work/check.json" >/dev/null || fail "check: bad JSON"
 python '
 import json, sys
 results = json.load(open(sys.argv[1]))["results"]
-assert [r["problem"] for r in results] == sys.argv[2:], results
+assert [r["problem"] for r in results if r["impl"] == "reference"] == sys.argv[2:], results
 for r in results:
-    assert r["ok"] is True and r["impl"] == "reference", r
+    assert r["ok"] is True and r["problem"] in sys.argv[2:], r
     assert 0 <= r["max_error"] <= r["bound"], r
 ' "$work/check.json" "$small" "$other"
 
