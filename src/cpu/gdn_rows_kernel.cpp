@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/gdn_rows.h"
 
@@ -7,8 +8,9 @@
 #define HYLA_TARGET_SOURCE "cpu/gdn_rows_kernel.cpp"
 #include "cpu/foreach_target.h"
 #include "cpu/gdn_epilogue.h"
-#include "cpu/gdn_layouts.h"
 #include "cpu/gdn_pool.h"
+#include "cpu/gdn_rows_of_k.h"
+#include "cpu/gdn_rows_of_v.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -58,6 +60,12 @@ struct HeadWalk {
     }
   }
 
+  // From the head's state: the group after the one at j, or the first one of the next head.
+  std::int64_t next_offset(std::int64_t j) const {
+    return j + Layout::kGroup < v1 ? (j + Layout::kGroup) * p.initial.v_stride
+                                   : p.initial.head_stride;
+  }
+
   // One token, from the pool to the pool.
   void in_place(const Token& token, const float* v, float* o) const {
     const S* from = read();
@@ -66,7 +74,8 @@ struct HeadWalk {
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
       const std::int64_t offset = j * p.initial.v_stride;
       Layout::step(token, p.K, std::min(Layout::kGroup, v1 - j), from + offset, stride,
-                   to == nullptr ? to : to + offset, stride, v + j - v0, o + j - v0);
+                   to == nullptr ? to : to + offset, stride, from + next_offset(j), v + j - v0,
+                   o + j - v0);
     }
   }
 
@@ -86,7 +95,8 @@ struct HeadWalk {
         std::memcpy(group, kept, static_cast<std::size_t>(inner * outer) * sizeof(float));
       }
       for (std::int64_t i = 0; i < count; ++i) {
-        Layout::step(tokens[i], p.K, n, group, inner, group, inner, v[i] + j - v0, o[i] + j - v0);
+        Layout::step(tokens[i], p.K, n, group, inner, group, inner, group, v[i] + j - v0,
+                     o[i] + j - v0);
         keep(t + i + 1, group, inner, outer, j);
       }
       if (t + count < length) {

@@ -18,6 +18,11 @@ struct Token {
   float qk;        // q . k
   const float* q;  // [K], zero up to a multiple of kLanes, scaled
   const float* k;
+  // The same as bfloat16 in the caller's memory, to be multiplied by the factors; null where q and
+  // k are no such thing.
+  const bfloat16* q_pairs;
+  const bfloat16* k_pairs;
+  float q_factor, k_factor;
 };
 
 inline float dot(const float* a, const float* b, std::int64_t padded) {
@@ -69,26 +74,39 @@ inline void store_values(const core::TokenView& view, std::int64_t offset, std::
 
 inline std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// q or k of one head, normalised when asked, with a zero tail.
-inline void load_key(const gdn::Problem& p, const core::TokenView& view, std::int64_t row,
-                     std::int64_t token, std::int64_t head, float* to) {
+// q or k of one head, normalised when asked, with a zero tail. Returns the factor of the norm.
+inline float load_key(const gdn::Problem& p, const core::TokenView& view, std::int64_t offset,
+                      float* to) {
   const std::int64_t width = padded(p.K);
   for (std::int64_t i = p.K; i < width; ++i) to[i] = 0.0f;
-  load_values(view, view.offset(row, token, head), p.K, to);
-  if (p.l2norm) {
-    const float squares = dot(to, to, width);
-    scale_by(to, 1.0f / __builtin_sqrtf(squares + static_cast<float>(p.l2norm_eps)), width);
-  }
+  load_values(view, offset, p.K, to);
+  if (!p.l2norm) return 1.0f;
+  const float squares = dot(to, to, width);
+  const float factor = 1.0f / __builtin_sqrtf(squares + static_cast<float>(p.l2norm_eps));
+  scale_by(to, factor, width);
+  return factor;
 }
 
 inline Token load_token(const gdn::Problem& p, std::int64_t row, std::int64_t token,
                         std::int64_t head, float* q, float* k) {
-  load_key(p, p.q, row, token, head / (p.heads / p.q_heads), q);
-  load_key(p, p.k, row, token, head / (p.heads / p.k_heads), k);
+  const std::int64_t q_offset = p.q.offset(row, token, head / (p.heads / p.q_heads));
+  const std::int64_t k_offset = p.k.offset(row, token, head / (p.heads / p.k_heads));
+  const auto scale = static_cast<float>(p.scale);
+  Token t{};
+  t.q_factor = scale * load_key(p, p.q, q_offset, q);
+  t.k_factor = load_key(p, p.k, k_offset, k);
   const std::int64_t width = padded(p.K);
-  scale_by(q, static_cast<float>(p.scale), width);
-  return {alpha_of(p.gate, row, token, head), beta_of(p.beta, row, token, head), dot(q, k, width),
-          q, k};
+  scale_by(q, scale, width);
+  t.alpha = alpha_of(p.gate, row, token, head);
+  t.beta = beta_of(p.beta, row, token, head);
+  t.qk = dot(q, k, width);
+  t.q = q;
+  t.k = k;
+  if (p.q.dtype == DType::kBFloat16 && p.q.dim_stride == 1 && p.k.dim_stride == 1) {
+    t.q_pairs = static_cast<const bfloat16*>(p.q.data) + q_offset;
+    t.k_pairs = static_cast<const bfloat16*>(p.k.data) + k_offset;
+  }
+  return t;
 }
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE

@@ -8,7 +8,8 @@
 //     sum, sum4             over the lanes of one vector; of four, as four floats
 //     exp                   within 2 ulp, 0 below the smallest normal number, inf above the largest
 //     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
-//                           adds a.even * b.even + a.odd * b.odd
+//                           adds a.even * b.even + a.odd * b.odd; even, odd and pack_pairs
+//                           convert from and to floats
 #if defined(HYLA_CPU_SIMD_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_SIMD_H_
 #undef HYLA_CPU_SIMD_H_

@@ -123,20 +123,24 @@ HYLA_INLINE float max_lane(F x) {
 
 #if HYLA_TARGET_HAS_PAIRS
 using P = Bits;
-HYLA_INLINE P load_pairs(const std::uint32_t* from) {
+HYLA_INLINE P load_pairs(const void* from) {
   P x;
   std::memcpy(&x, from, sizeof x);
   return x;
 }
-HYLA_INLINE void store_pairs(P x, std::uint32_t* to) { std::memcpy(to, &x, sizeof x); }
+HYLA_INLINE void store_pairs(P x, void* to) { std::memcpy(to, &x, sizeof x); }
 HYLA_INLINE P set_pair(std::uint32_t x) { return P{} + x; }
+HYLA_INLINE F even(P x) { return F(x << 16); }
+HYLA_INLINE F odd(P x) { return F(x & 0xffff0000u); }
 HYLA_INLINE F dot_pairs(F sum, P a, P b) {
   return F(_mm512_dpbf16_ps(__m512(sum), (__m512bh)(a), (__m512bh)(b)));
 }
-HYLA_INLINE P pack_pairs(F even, F odd) {
-  const auto low = _mm512_cvtepu16_epi32((__m256i)(_mm512_cvtneps_pbh(__m512(even))));
-  const auto high = _mm512_cvtepu16_epi32((__m256i)(_mm512_cvtneps_pbh(__m512(odd))));
-  return P(low) | (P(high) << 16);
+HYLA_INLINE P pack_pairs(F low, F high) {
+  alignas(64) static constexpr std::uint16_t kInterleave[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const auto both = (__m512i)(_mm512_cvtne2ps_pbh(__m512(high), __m512(low)));
+  return P(_mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), both));
 }
 #endif
 

@@ -95,18 +95,21 @@ HYLA_INLINE float max_lane(F x) { return hn::GetLane(hn::MaxOfLanes(kTag, x)); }
 
 #if HYLA_TARGET_HAS_PAIRS
 using P = hn::Vec<decltype(kBitsTag)>;
-HYLA_INLINE P load_pairs(const std::uint32_t* from) { return hn::LoadU(kBitsTag, from); }
-HYLA_INLINE void store_pairs(P x, std::uint32_t* to) { hn::StoreU(x, kBitsTag, to); }
+HYLA_INLINE P load_pairs(const void* from) { return P{_mm512_loadu_si512(from)}; }
+HYLA_INLINE void store_pairs(P x, void* to) { _mm512_storeu_si512(to, x.raw); }
 HYLA_INLINE P set_pair(std::uint32_t x) { return hn::Set(kBitsTag, x); }
+HYLA_INLINE F even(P x) { return hn::BitCast(kTag, hn::ShiftLeft<16>(x)); }
+HYLA_INLINE F odd(P x) { return hn::BitCast(kTag, hn::And(x, hn::Set(kBitsTag, 0xffff0000u))); }
 HYLA_INLINE F dot_pairs(F sum, P a, P b) {
   return F{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw),
                             reinterpret_cast<__m512bh>(b.raw))};
 }
-// even and odd rounded to bfloat16, in the low and the high halves.
-HYLA_INLINE P pack_pairs(F even, F odd) {
-  const auto low = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(even.raw)));
-  const auto high = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(odd.raw)));
-  return P{_mm512_or_si512(low, _mm512_slli_epi32(high, 16))};
+HYLA_INLINE P pack_pairs(F low, F high) {
+  alignas(64) static constexpr std::uint16_t kInterleave[32] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.raw, low.raw));
+  return P{_mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), both)};
 }
 #endif
 

@@ -1,0 +1,51 @@
+// What both layouts of the state share in one token's step. Compiled for each target (see
+// foreach_target.h).
+//
+//     seen  = alpha * k.S           one sweep over the old state makes both products
+//     delta = beta * (v - seen)
+//     S'    = alpha * S + k delta   a second sweep, over what the first left in a near cache
+//     o     = alpha * q.S + (q.k) delta
+#if defined(HYLA_CPU_GDN_STEP_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_GDN_STEP_H_
+#undef HYLA_CPU_GDN_STEP_H_
+#else
+#define HYLA_CPU_GDN_STEP_H_
+#endif
+
+#include "cpu/gdn_tokens.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+template <class T>
+HYLA_INLINE F load_some(const T* from, std::int64_t n) {
+  return n >= kLanes ? load(from) : load_n(from, static_cast<int>(n));
+}
+template <class T>
+HYLA_INLINE void store_some(F x, T* to, std::int64_t n) {
+  n >= kLanes ? store(x, to) : store_n(x, to, static_cast<int>(n));
+}
+
+// Asks for the cache lines of kCount elements.
+template <int kCount, class S>
+HYLA_INLINE void prefetch(const S* at) {
+  constexpr int kLine = 64 / sizeof(S);
+  for (int i = 0; i < kCount; i += kLine) __builtin_prefetch(at + i, 1);
+}
+
+// delta and o of `count` value rows whose products with the old state are known; ks, qs and delta
+// have room for whole vectors.
+HYLA_INLINE void finish(const Token& t, std::int64_t count, const float* ks, const float* qs,
+                        const float* v, float* delta, float* o) {
+  const F alpha = set(t.alpha), beta = set(t.beta), qk = set(t.qk);
+  for (std::int64_t j = 0; j < count; j += kLanes) {
+    const std::int64_t n = count - j;
+    const F d = mul(beta, sub(load_some(v + j, n), mul(alpha, load(ks + j))));
+    store(d, delta + j);
+    store_some(fma(qk, d, mul(alpha, load(qs + j))), o + j, n);
+  }
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+#endif  // HYLA_CPU_GDN_STEP_H_
