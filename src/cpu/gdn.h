@@ -7,6 +7,7 @@
 #include "cpu/target.h"
 #include "problem/gdn_decode.h"
 #include "problem/gdn_mtp.h"
+#include "problem/gdn_prefill.h"
 #include "problem/gdn_recurrence.h"
 
 namespace hyla::cpu {
@@ -29,6 +30,18 @@ void recurrence(const gdn::RecurrenceProblem& p, const Workspace&, const Context
 template <Target kTarget>
 void mtp(const gdn::MtpProblem& p, const Workspace&, const Context& context) {
   run_rows(kTarget, p, context);
+}
+
+const char* prefill_refuses(Target target, const gdn::PrefillProblem& p);
+void run_prefill(Target target, const gdn::PrefillProblem& p, const Context& context);
+
+template <Target kTarget>
+const char* prefill_refuses(const gdn::PrefillProblem& p, const Context&) {
+  return prefill_refuses(kTarget, p);
+}
+template <Target kTarget>
+void prefill(const gdn::PrefillProblem& p, const Workspace&, const Context& context) {
+  run_prefill(kTarget, p, context);
 }
 
 }  // namespace hyla::cpu

@@ -6,6 +6,7 @@
 //     load_n, store_n       the first n lanes; a load's other lanes are zero
 //     add sub mul fma ...   fma(a, b, c) = a * b + c
 //     sum, sum4             over the lanes of one vector; of four, as four floats
+//     transpose4            of four vectors, within blocks of four lanes
 //     exp                   within 2 ulp, 0 below the smallest normal number, inf above the largest
 //     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
 //                           adds a.even * b.even + a.odd * b.odd; even, odd and pack_pairs

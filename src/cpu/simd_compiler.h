@@ -98,6 +98,16 @@ HYLA_INLINE F add_interleaved(F a, F b) {
   constexpr std::make_integer_sequence<int, kLanes> lanes{};
   return interleave<false, kWide>(a, b, lanes) + interleave<true, kWide>(a, b, lanes);
 }
+// In every block of four lanes: to[c] holds lane c of a, b, c and d.
+HYLA_INLINE void transpose4(F a, F b, F c, F d, float (*to)[kLanes]) {
+  constexpr std::make_integer_sequence<int, kLanes> lanes{};
+  const F ab = interleave<false, false>(a, b, lanes), cd = interleave<false, false>(c, d, lanes);
+  const F ab2 = interleave<true, false>(a, b, lanes), cd2 = interleave<true, false>(c, d, lanes);
+  store(interleave<false, true>(ab, cd, lanes), to[0]);
+  store(interleave<true, true>(ab, cd, lanes), to[1]);
+  store(interleave<false, true>(ab2, cd2, lanes), to[2]);
+  store(interleave<true, true>(ab2, cd2, lanes), to[3]);
+}
 typedef float Four __attribute__((vector_size(16)));
 HYLA_INLINE Four sum_blocks(F x) {
   Four blocks[kLanes / 4];

@@ -90,6 +90,19 @@ HYLA_INLINE void sum4(F a, F b, F c, F d, float* to) {
   hn::StoreU(sum_blocks(abcd), four, to);
 }
 
+// In every block of four lanes: to[c] holds lane c of a, b, c and d.
+HYLA_INLINE void transpose4(F a, F b, F c, F d, float (*to)[kLanes]) {
+  constexpr hn::Repartition<double, decltype(kTag)> wide;
+  const auto ab = hn::BitCast(wide, hn::InterleaveLower(kTag, a, b));
+  const auto cd = hn::BitCast(wide, hn::InterleaveLower(kTag, c, d));
+  const auto ab2 = hn::BitCast(wide, hn::InterleaveUpper(kTag, a, b));
+  const auto cd2 = hn::BitCast(wide, hn::InterleaveUpper(kTag, c, d));
+  store(hn::BitCast(kTag, hn::InterleaveLower(wide, ab, cd)), to[0]);
+  store(hn::BitCast(kTag, hn::InterleaveUpper(wide, ab, cd)), to[1]);
+  store(hn::BitCast(kTag, hn::InterleaveLower(wide, ab2, cd2)), to[2]);
+  store(hn::BitCast(kTag, hn::InterleaveUpper(wide, ab2, cd2)), to[3]);
+}
+
 HYLA_INLINE float sum(F x) { return hn::GetLane(hn::SumOfLanes(kTag, x)); }
 HYLA_INLINE float max_lane(F x) { return hn::GetLane(hn::MaxOfLanes(kTag, x)); }
 

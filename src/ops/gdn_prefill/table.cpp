@@ -2,6 +2,7 @@
 #include <hyla/backend.h>
 
 #include "core/table.h"
+#include "cpu/gdn.h"
 #include "ops/tables.h"
 #include "problem/gdn_prefill.h"
 #include "reference/gdn.h"
@@ -12,6 +13,14 @@ namespace {
 using Problem = gdn::PrefillProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx512Bf16>, nullptr,
+     cpu::prefill<cpu::Target::kAvx512Bf16>},
+    {"cpu_avx512", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx512>, nullptr,
+     cpu::prefill<cpu::Target::kAvx512>},
+    {"cpu_avx2", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx2>, nullptr,
+     cpu::prefill<cpu::Target::kAvx2>},
+    {"cpu_baseline", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kBaseline>, nullptr,
+     cpu::prefill<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::prefill},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

@@ -248,7 +248,7 @@ void Case::expect_out(Expectation& expected, const Results& results, double rela
   for (std::int64_t row = 0; row < rows; ++row) {
     if (padding(row)) continue;
     for (std::int64_t head = 0; head < heads; ++head) {
-      const double slack = relative * magnitude(results, row, head);
+      const double slack = attainable(relative) * magnitude(results, row, head);
       for_each_index({length(row), spec.V}, [&](const Index& i) {
         expected.element({start(row) + i[0], head, i[1]},
                          results[at(row)][at(head)].o[at(i[0] * spec.V + i[1])], slack);
@@ -260,7 +260,7 @@ void Case::expect_out(Expectation& expected, const Results& results, double rela
 void Case::expect_state(Expectation& expected, const Index& prefix, const Results& results,
                         std::int64_t row, std::int64_t tokens, double relative) const {
   for (std::int64_t head = 0; head < heads; ++head) {
-    const double slack = relative * magnitude(results, row, head);
+    const double slack = attainable(relative) * magnitude(results, row, head);
     const Matrix& S = results[at(row)][at(head)].states.at(tokens);
     for_each_index({spec.K, spec.V}, [&](const Index& i) {
       expected.element(state_index(spec.layout, prefix, head, i[0], i[1]),
@@ -320,7 +320,7 @@ void Packed::expect_out(Expectation& expected, const Case& p, const Results& res
   for (std::int64_t row = 0; row < p.rows; ++row) {
     if (p.padding(row)) continue;
     for (std::int64_t head = 0; head < p.heads; ++head) {
-      const double slack = relative * p.magnitude(results, row, head);
+      const double slack = p.attainable(relative) * p.magnitude(results, row, head);
       for_each_index({p.length(row), p.spec.V}, [&](const Index& i) {
         expected.element({p.start(row) + i[0], head * p.spec.V + i[1]},
                          results[at(row)][at(head)].o[at(i[0] * p.spec.V + i[1])], slack);

@@ -72,6 +72,9 @@ class Case {
 
   // Largest number that takes part in a sum of this head.
   double magnitude(const Results& results, std::int64_t row, std::int64_t head) const;
+  double attainable(double relative) const {
+    return gdn_test::attainable(relative, spec.io == DType::kBFloat16);
+  }
 
  private:
   template <class Params>
