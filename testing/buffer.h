@@ -26,23 +26,32 @@ std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape);
 double load_element(const TensorView& view, std::int64_t offset);
 void store_element(const TensorView& view, std::int64_t offset, double value);
 
-// body(index, offset) for every element in row-major order.
+// body(index, offset) for the elements [begin, end) in row-major order.
 template <class Body>
-void for_each_element(const TensorView& view, Body&& body) {
-  if (view.numel() == 0) return;
+void for_each_element_in(const TensorView& view, std::int64_t begin, std::int64_t end,
+                         Body&& body) {
   std::int64_t position[TensorView::kMaxRank] = {};
-  std::int64_t index = 0, offset = 0;
-  for (;;) {
-    body(index++, offset);
-    int d = view.rank - 1;
-    for (; d >= 0; --d) {
+  std::int64_t offset = 0, rest = begin;
+  for (int d = view.rank - 1; d >= 0 && rest > 0; --d) {
+    position[d] = rest % view.shape[d];
+    offset += position[d] * view.strides[d];
+    rest /= view.shape[d];
+  }
+  for (std::int64_t index = begin; index < end; ++index) {
+    body(index, offset);
+    for (int d = view.rank - 1; d >= 0; --d) {
       offset += view.strides[d];
       if (++position[d] < view.shape[d]) break;
       offset -= view.strides[d] * view.shape[d];
       position[d] = 0;
     }
-    if (d < 0) return;
   }
+}
+
+// body(index, offset) for every element in row-major order.
+template <class Body>
+void for_each_element(const TensorView& view, Body&& body) {
+  for_each_element_in(view, 0, view.numel(), body);
 }
 
 class Buffer {

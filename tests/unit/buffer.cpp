@@ -86,6 +86,19 @@ TEST(Buffer, RandomValuesDependOnSeedAndNameOnly) {
   EXPECT_LT(same_seed, 5);
 }
 
+// Large enough to be filled by several threads, with a gap after each row.
+TEST(Buffer, LargeBuffersHoldTheSameValuesByIndex) {
+  Buffer buffer("x", DType::kFloat32, {7, 1'500'001}, {1'500'004, 1});
+  buffer.fill_normal(5, 1, 2);
+  const Random random(5, "x");
+  std::int64_t wrong = 0;
+  for (std::int64_t i = 0; i < buffer.numel(); ++i) {
+    wrong += buffer.get(i) != static_cast<float>(1 + 2 * random.normal(i));
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(buffer.check_guards(), std::nullopt);
+}
+
 TEST(Buffer, NormalValuesHaveTheirMeanAndDeviation) {
   constexpr std::int64_t kCount = 100000;
   Buffer buffer("x", DType::kFloat32, {kCount});
