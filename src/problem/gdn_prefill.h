@@ -15,7 +15,7 @@ struct PrefillProblem : Problem {
   core::IndexView checkpoint_slots;    // [N, C]: slots of `final`
   double decay_cutoff_log2 = 0;        // 0: none
 
-  bool starts_from_pool(std::int64_t row) const {
+  HYLA_HOST_DEVICE bool starts_from_pool(std::int64_t row) const {
     return initial.present() && (!has_initial_state.present() || has_initial_state.at(row) != 0);
   }
   std::int64_t checkpoint_count(std::int64_t row) const;

@@ -6,6 +6,9 @@
 #include "ops/tables.h"
 #include "problem/gdn_prefill.h"
 #include "reference/gdn.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/gdn_prefill/launch_prefill.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -13,6 +16,14 @@ namespace {
 using Problem = gdn::PrefillProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda_split", Device::Kind::kCuda, gdn::prefill_split_refuses, gdn::prefill_split_bytes,
+     gdn::launch_prefill_split},
+    {"cuda_fused", Device::Kind::kCuda, gdn::prefill_fused_refuses, nullptr,
+     gdn::launch_prefill_fused},
+    {"cuda_tokens", Device::Kind::kCuda, gdn::prefill_tokens_refuses, nullptr,
+     gdn::launch_prefill_tokens},
+#endif
     {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx512Bf16>, nullptr,
      cpu::prefill<cpu::Target::kAvx512Bf16>},
     {"cpu_avx512", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx512>, nullptr,
@@ -42,7 +53,11 @@ void gdn::prefill(const PrefillParams& params, Workspace workspace, const Contex
 
 std::size_t gdn::prefill_workspace_bytes(const PrefillBounds& bounds) {
   check_bounds(bounds);
-  return 0;  // the reference keeps its state on its own stack of vectors
+#ifdef HYLA_HAS_CUDA
+  return prefill_cuda_bytes(bounds);
+#else
+  return 0;
+#endif
 }
 
 }  // namespace hyla

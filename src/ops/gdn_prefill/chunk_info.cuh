@@ -1,0 +1,42 @@
+// Which tokens and heads a chunk has.
+#pragma once
+
+#include "device/dtype.cuh"
+#include "ops/gdn_prefill/chunk.cuh"
+#include "problem/gdn_prefill.h"
+
+namespace hyla::gdn {
+
+struct ChunkInfo {
+  int rows;   // tokens; 0: there are no more chunks
+  int token;  // the first one
+  int head, q_head, k_head, v_head;
+  float rate, bias;               // of a raw gate: log2(alpha) = -rate * softplus(value + bias)
+  bool keys_asked, values_asked;  // of the copy engine
+};
+
+// Tokens of a row; offsets that point outside the batch are clamped.
+__device__ __forceinline__ void find_tokens(const PrefillProblem& p, int row, int& begin,
+                                            int& length) {
+  const std::int64_t total = p.sequences.tokens;
+  const std::int64_t b = max(std::int64_t{0}, min(p.sequences.begin(row), total));
+  begin = static_cast<int>(b);
+  length = static_cast<int>(max(std::int64_t{0}, min(p.sequences.length(row), total - b)));
+}
+
+__device__ __forceinline__ void set_head(const PrefillProblem& p, int head, ChunkInfo& info) {
+  const int heads = static_cast<int>(p.heads);
+  info.head = head;
+  info.q_head = head / (heads / static_cast<int>(p.q_heads));
+  info.k_head = head / (heads / static_cast<int>(p.k_heads));
+  info.v_head = head / (heads / static_cast<int>(p.v_heads));
+  if (p.gate.kind == Gate::Kind::kRaw) {
+    constexpr float kLog2e = 1.44269504f;
+    info.rate = kLog2e * expf(device::load_number(p.gate.A_log.data, p.gate.A_log.dtype,
+                                                  head * p.gate.A_log.stride));
+    info.bias = device::load_number(p.gate.dt_bias.data, p.gate.dt_bias.dtype,
+                                    head * p.gate.dt_bias.stride);
+  }
+}
+
+}  // namespace hyla::gdn

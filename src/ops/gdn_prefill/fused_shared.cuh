@@ -1,0 +1,73 @@
+// Shared memory of the fused kernel and the barriers that hand its parts over.
+#pragma once
+
+#include "arch/mbarrier.cuh"
+#include "ops/gdn_prefill/chunk.cuh"
+#include "ops/gdn_prefill/fused_tasks.cuh"
+
+namespace hyla::gdn {
+
+inline constexpr int kKeyStages = 3;
+inline constexpr int kValueStages = 2;
+inline constexpr int kOutStages = 2;
+inline constexpr int kPreparedStages = 2;
+inline constexpr int kFactorStages = 4;
+
+template <class Io>
+struct FusedShared {
+  alignas(1024) KeyTiles<Io> keys[kKeyStages];
+  Io values[kValueStages][2][kTile];
+  Io out[2][kOutStages][kTile];            // of each half of V
+  Io prepared[kPreparedStages][2][kTile];  // T', P
+  InverseScratch scratch[2];
+  MaskFactors masks[2];
+  Factors factors[kFactorStages];
+  // Of each auxiliary warpgroup, two chunks: gate and beta words, then g and beta.
+  std::uint32_t gates[2][2][2][64];
+  ChunkInfo chunks[2][4];
+  ChunkCursor cursors[2];
+  Task tasks[2];  // of the state warpgroups
+  std::uint16_t order[kRankedRows];
+  arch::Mbarrier keys_full[kKeyStages], keys_empty[kKeyStages];
+  arch::Mbarrier values_full[kValueStages], values_empty[kValueStages];
+  arch::Mbarrier inverse_full[kPreparedStages], inverse_empty[kPreparedStages];
+  arch::Mbarrier scores_full[kPreparedStages], scores_empty[kPreparedStages];
+  arch::Mbarrier factors_full[kFactorStages], factors_empty[kFactorStages];
+};
+
+// By one thread, before a barrier of the CTA. Warps arrive, not threads: 8 warps hold the state, 4
+// make a chunk's matrices.
+template <class Io>
+__device__ __forceinline__ void init_barriers(FusedShared<Io>& s) {
+  constexpr int kStateWarps = 8, kAuxiliaryWarps = 4;
+  for (int i = 0; i < kKeyStages; ++i) {
+    arch::init(s.keys_full[i], 1);
+    arch::init(s.keys_empty[i], kStateWarps + kAuxiliaryWarps);
+  }
+  for (int i = 0; i < kValueStages; ++i) {
+    arch::init(s.values_full[i], 1);
+    arch::init(s.values_empty[i], kStateWarps);
+  }
+  for (int i = 0; i < kPreparedStages; ++i) {
+    arch::init(s.inverse_full[i], kAuxiliaryWarps);
+    arch::init(s.inverse_empty[i], kStateWarps);
+    arch::init(s.scores_full[i], kAuxiliaryWarps);
+    arch::init(s.scores_empty[i], kStateWarps);
+  }
+  for (int i = 0; i < kFactorStages; ++i) {
+    arch::init(s.factors_full[i], kAuxiliaryWarps);
+    arch::init(s.factors_empty[i], kStateWarps);
+  }
+  arch::fence_mbarrier_init();
+}
+
+// Stage and parity of the n-th use of a ring of three.
+struct KeyStage {
+  std::uint32_t stage, parity;
+};
+__device__ __forceinline__ KeyStage key_stage(std::uint32_t n) {
+  const std::uint32_t use = __umulhi(n, 0xaaaaaaabu) >> 1;  // n / 3
+  return {n - 3 * use, use & 1};
+}
+
+}  // namespace hyla::gdn

@@ -1,0 +1,130 @@
+// The state role of the fused kernel: one warpgroup walks over the tasks of its CTA with 64 value
+// rows of the state.
+#pragma once
+
+#include "ops/gdn_prefill/fused_shared.cuh"
+#include "ops/gdn_prefill/state_chain.cuh"
+#include "ops/gdn_prefill/state_pool.cuh"
+
+namespace hyla::gdn {
+
+// How the parts of a chunk come from the auxiliary warpgroups: each with its own barriers, so that
+// its place is free as early as it can be.
+template <class Io>
+struct FusedPipe {
+  FusedShared<Io>& s;
+  const int half;
+
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) & 31; }
+  static __device__ __forceinline__ KeyStage stage3(int n) {
+    return key_stage(static_cast<std::uint32_t>(n));
+  }
+  static __device__ __forceinline__ int turn(int n) { return n >> 1 & 1; }
+
+  __device__ __forceinline__ std::uint32_t keys(int n) const {
+    return arch::shared_address(s.keys[stage3(n).stage]);
+  }
+  __device__ __forceinline__ std::uint32_t values(int n) const {
+    return arch::shared_address(s.values[n & 1][half]);
+  }
+  __device__ __forceinline__ std::uint32_t inverse(int n) const {
+    return arch::shared_address(s.prepared[n & 1][0]);
+  }
+  __device__ __forceinline__ std::uint32_t scores(int n) const {
+    return arch::shared_address(s.prepared[n & 1][1]);
+  }
+  __device__ __forceinline__ auto& factors(int n) const { return s.factors[n % kFactorStages]; }
+
+  __device__ __forceinline__ void wait_keys(int n) const {
+    arch::wait(s.keys_full[stage3(n).stage], stage3(n).parity);
+  }
+  __device__ __forceinline__ void wait_values(int n) const {
+    arch::wait(s.values_full[n & 1], turn(n));
+  }
+  __device__ __forceinline__ void wait_factors(int n) const {
+    arch::wait(s.factors_full[n % kFactorStages], n / kFactorStages & 1);
+  }
+  __device__ __forceinline__ void wait_inverse(int n) const {
+    arch::wait(s.inverse_full[n & 1], turn(n));
+  }
+  __device__ __forceinline__ void wait_scores(int n) const {
+    arch::wait(s.scores_full[n & 1], turn(n));
+  }
+
+  __device__ __forceinline__ void release_keys(int n) const {
+    arch::arrive_warp(s.keys_empty[stage3(n).stage], lane());
+  }
+  __device__ __forceinline__ void release_values(int n) const {
+    arch::arrive_warp(s.values_empty[n & 1], lane());
+  }
+  __device__ __forceinline__ void release_factors(int n) const {
+    arch::arrive_warp(s.factors_empty[n % kFactorStages], lane());
+  }
+  __device__ __forceinline__ void release_inverse(int n) const {
+    arch::arrive_warp(s.inverse_empty[n & 1], lane());
+  }
+  __device__ __forceinline__ void release_scores(int n) const {
+    arch::arrive_warp(s.scores_empty[n & 1], lane());
+  }
+};
+
+template <class Io>
+class FusedState {
+ public:
+  __device__ __forceinline__ FusedState(FusedShared<Io>& shared, const FusedArguments& arguments,
+                                        int value_half)
+      : s(shared),
+        a(arguments),
+        half(value_half),
+        pipe{shared, value_half},
+        chain(pipe, shared.out[value_half], value_half, 3 + value_half) {}
+
+  __device__ __forceinline__ void run() {
+    int n = 0;  // chunk, counted over all tasks
+    for (int round = 0; enter_task(round); round = task().next) {
+      load_initial(a.p, task().row, place(), chain.S);
+      const int chunks = task().chunks();
+      const int rows = task().length - (chunks - 1) * kChunk;  // of the last chunk
+      const OutTarget target{a.maps.out, a.p.out, task().head, task().begin};
+      int until_checkpoint = chunks_to_checkpoint(a.p);
+#pragma unroll 1
+      for (int c = 0; c < chunks; ++c, ++n) {
+        // Whoever makes T' has cleared the rows past the end before.
+        if (c + 1 == chunks && rows < kChunk) pipe.wait_inverse(n);
+        chain.chunk(n, c, target);
+        if (--until_checkpoint == 0) {
+          until_checkpoint = chunks_to_checkpoint(a.p);
+          const int tokens = (c + 1) * kChunk;
+          if (tokens <= task().length) {
+            store_checkpoint(a.p, task().row, tokens, place(), chain.S);
+          }
+        }
+      }
+      if (chunks > 0) chain.store_last_out(n - 1, chunks - 1, rows, target);
+      store_final(a.p, task().row, place(), chain.S);
+    }
+    chain.finish();
+  }
+
+ private:
+  __device__ __forceinline__ Task& task() const { return s.tasks[half]; }
+
+  __device__ __forceinline__ FragmentPlace place() const {
+    return {task().head, chain.value_row(), chain.column()};
+  }
+
+  __device__ __forceinline__ bool enter_task(int round) {
+    chain.sync();
+    if (chain.thread() == 0 && !find_task(a, s.order, round, task())) task().row = -1;
+    chain.sync();
+    return task().row >= 0;
+  }
+
+  FusedShared<Io>& s;
+  const FusedArguments& a;
+  const int half;  // which 64 value rows
+  const FusedPipe<Io> pipe;
+  StateChain<Io, FusedPipe<Io>> chain;
+};
+
+}  // namespace hyla::gdn

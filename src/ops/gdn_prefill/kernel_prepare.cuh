@@ -1,0 +1,184 @@
+// T', P and the factors of all chunks of all heads, for kernels that then walk over the chunks. The
+// three warpgroups of a CTA work on their own, each on a chunk of a head; the next one's keys and
+// queries come while the inverse of this one is made.
+#pragma once
+
+#include "arch/grid_dependency.cuh"
+#include "arch/named_barrier.cuh"
+#include "ops/gdn_prefill/chunk_gates.cuh"
+#include "ops/gdn_prefill/chunk_info.cuh"
+#include "ops/gdn_prefill/chunk_loads.cuh"
+#include "ops/gdn_prefill/chunk_matrices.cuh"
+#include "ops/gdn_prefill/record.cuh"
+
+namespace hyla::gdn {
+
+inline constexpr int kPrepareGroups = 3;
+inline constexpr int kPrepareThreads = kPrepareGroups * 128;
+
+// Walks over (chunk, head) pairs, `stride` apart; the heads of a chunk are neighbours.
+struct PrepareCursor {
+  std::int64_t item;
+  int row, begin, length;  // of the item's chunk
+  bool started;
+
+  // The next pair that is there. False: there is none.
+  __device__ __forceinline__ bool find(const FusedArguments& a, std::int64_t stride,
+                                       ChunkInfo& info) {
+    const PrefillProblem& p = a.p;
+    const int rows = static_cast<int>(p.sequences.rows), heads = static_cast<int>(p.heads);
+    const std::int64_t items = chunk_slots(rows, p.sequences.tokens) * heads;
+    if (!started) enter(p, 0);
+    started = true;
+    for (;; item += stride) {
+      info.rows = 0;
+      if (item >= items) return false;
+      const int slot = static_cast<int>(item / heads);
+      while (row + 1 < rows && slot >= next_slot(p)) enter(p, row + 1);
+      const int chunk = slot - first_chunk_slot(row, begin);
+      if (chunk * kChunk >= length || p.slots.read_slot(row) == core::kNullSlot) continue;
+      set_head(p, static_cast<int>(item - static_cast<std::int64_t>(slot) * heads), info);
+      info.rows = min(kChunk, length - chunk * kChunk);
+      info.token = begin + chunk * kChunk;
+      return true;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void enter(const PrefillProblem& p, int to) {
+    row = to;
+    find_tokens(p, row, begin, length);
+  }
+  __device__ __forceinline__ int next_slot(const PrefillProblem& p) const {
+    int next, unused;
+    find_tokens(p, row + 1, next, unused);
+    return first_chunk_slot(row + 1, next);
+  }
+};
+
+template <class Io>
+struct alignas(1024) PrepareGroup {
+  KeyTiles<Io> keys;
+  Record<Io> record;
+  InverseScratch scratch;
+  MaskFactors masks;
+  std::uint32_t gates[2][64];
+  PrepareCursor cursor;
+  ChunkInfo info[2];
+  std::int64_t item[2];
+  arch::Mbarrier keys_full;
+};
+
+template <class Io>
+class Prepare {
+ public:
+  __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const FusedArguments& arguments,
+                                     Record<Io>* to, int number)
+      : s(group),
+        a(arguments),
+        records(to),
+        barrier(1 + number),
+        thread(static_cast<int>(threadIdx.x) & 127) {}
+
+  __device__ __forceinline__ void run(std::int64_t first, std::int64_t stride) {
+    if (thread == 0) {
+      arch::init(s.keys_full, 1);
+      arch::fence_mbarrier_init();
+      s.cursor.started = false;
+      s.cursor.item = first;
+      find(0, stride);
+      if (s.info[0].rows > 0) ask();
+    }
+    sync();
+    if (s.info[0].rows == 0) return;
+    if (thread < 32) {
+      load_gates(a.p, s.info[0], s.gates, thread);
+      scan_gates(a.p, s.info[0], s.gates, thread);
+    }
+#pragma unroll 1
+    for (int n = 0; s.info[n & 1].rows > 0; ++n) chunk(n, stride);
+    if (thread == 0) arch::wait_for_stores<0>();
+  }
+
+ private:
+  __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, 128); }
+
+  __device__ __forceinline__ void find(int place, std::int64_t stride) {
+    if (s.cursor.find(a, stride, s.info[place])) s.item[place] = s.cursor.item;
+    s.cursor.item += stride;
+  }
+
+  // Keys and queries of the chunk in place `next`.
+  __device__ __forceinline__ void ask(int next = 0) {
+    load_key_tiles(s.keys, a.maps, s.info[next], s.keys_full);
+  }
+
+  __device__ __forceinline__ void chunk(int n, std::int64_t stride) {
+    const int place = n & 1;
+    const bool normalised = a.p.l2norm;
+    arch::wait(s.keys_full, place);
+    if (s.info[place].rows < kChunk) {
+      clear_rows(s.keys[0], s.keys[2], s.info[place].rows, thread);
+      sync();
+    }
+    if (normalised) find_lengths(a.p, s.keys, s.masks, thread);
+    float product[32];
+    multiply_rows(product, s.keys, 0);
+    if (thread == 0) arch::wait_for_store_reads<0>();
+    sync();  // gates and lengths are there, the record has left
+    make_factors(a.p, s.gates, s.masks, s.record.factors, thread);
+    if (thread == 96) find(place ^ 1, stride);
+    sync();
+    float2 exact[3];
+    diagonal_decays(s.masks, thread, exact);
+    arch::wgmma_wait<0>();
+    arch::pin(product);
+    store_diagonal(product, exact, normalised, s.masks, s.scratch, thread);
+    store_lower(product, s.masks, s.scratch, thread);
+    multiply_rows(product, s.keys, 1);
+    const bool more = s.info[place ^ 1].rows > 0;
+    if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates, thread);
+    invert_diagonal(s.scratch, thread >> 5, thread & 31);
+    arch::wgmma_wait<0>();
+    arch::pin(product);
+    sync();  // all have read the keys, all diagonal blocks are inverted
+    if (thread == 32 && more) ask(place ^ 1);
+    __syncwarp();
+    std::uint32_t decays[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) decays[i] = pack<__half>(exact[i].x, exact[i].y);
+    store_scores(product, decays, normalised, s.masks, s.record.scores, thread);
+    store_inverse(s.scratch, s.masks, s.record.inverse, thread);
+    if (thread < 32 && more) scan_gates(a.p, s.info[place ^ 1], s.gates, thread);
+    sync();
+    if (thread == 0) {
+      arch::store_bulk(&records[s.item[place]], &s.record, kRecordCopyBytes);
+      arch::commit_stores();
+    }
+  }
+
+  PrepareGroup<Io>& s;
+  const FusedArguments& a;
+  Record<Io>* const records;  // [chunk slots, heads]
+  const int barrier, thread;
+};
+
+// grid: any number of CTAs
+template <class Io>
+__global__ void __launch_bounds__(kPrepareThreads, 1)
+    prepare(const __grid_constant__ FusedArguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
+  PrepareGroup<Io>& s = reinterpret_cast<PrepareGroup<Io>*>(memory)[group];
+  // The blocks above the diagonal of T' and P are zero and stay so.
+  auto* record = reinterpret_cast<uint4*>(&s.record);
+  for (int i = static_cast<int>(threadIdx.x) & 127; i < 2 * kTileBytes / 16; i += 128) {
+    record[i] = make_uint4(0, 0, 0, 0);
+  }
+  arch::wait_for_previous_grid();
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kPrepareGroups + group;
+  Prepare<Io>(s, a, static_cast<Record<Io>*>(a.records), group)
+      .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
+}
+
+}  // namespace hyla::gdn

@@ -1,0 +1,14 @@
+#include "ops/gdn_prefill/kernel_fused.cuh"
+#include "ops/gdn_prefill/launch_fused.cuh"
+
+namespace hyla::gdn {
+
+void launch_fused_f16(const FusedArguments& arguments, unsigned ctas, const Context& context) {
+  device::LaunchShape shape;
+  shape.grid = dim3(ctas);
+  shape.block = dim3(kFusedThreads);
+  shape.shared_bytes = sizeof(FusedShared<__half>);
+  device::launch(fused<__half>, shape, arguments, context);
+}
+
+}  // namespace hyla::gdn

@@ -1,0 +1,23 @@
+// Host side of the prefill kernels, for the table.
+#pragma once
+
+#include <hyla/workspace.h>
+
+#include "problem/gdn_prefill.h"
+
+namespace hyla::gdn {
+
+const char* prefill_fused_refuses(const PrefillProblem& problem, const Context& context);
+void launch_prefill_fused(const PrefillProblem& problem, const Workspace&, const Context& context);
+
+const char* prefill_split_refuses(const PrefillProblem& problem, const Context& context);
+std::size_t prefill_split_bytes(const PrefillProblem& problem);
+void launch_prefill_split(const PrefillProblem& problem, const Workspace&, const Context& context);
+
+// Of all calls within bounds, whichever kernel they take.
+std::size_t prefill_cuda_bytes(const PrefillBounds& bounds);
+
+const char* prefill_tokens_refuses(const PrefillProblem& problem, const Context& context);
+void launch_prefill_tokens(const PrefillProblem& problem, const Workspace&, const Context& context);
+
+}  // namespace hyla::gdn

@@ -1,0 +1,32 @@
+// What a chunk of a head needs from the chunks' own data, kept in memory between two kernels: T', P
+// and the factors, as they lie in shared memory.
+#pragma once
+
+#include "ops/gdn_prefill/chunk.cuh"
+#include "ops/gdn_prefill/fused_arguments.cuh"
+
+namespace hyla::gdn {
+
+template <class Io>
+struct alignas(1024) Record {
+  Io inverse[kTile];  // T'
+  Io scores[kTile];   // P
+  Factors factors;
+};
+inline constexpr std::int64_t kRecordBytes = sizeof(Record<std::uint16_t>);
+inline constexpr std::uint32_t kRecordCopyBytes = 2 * kTileBytes + sizeof(Factors);
+static_assert(kRecordCopyBytes % 16 == 0);
+
+// Chunks are numbered without a sum over lengths: those of row r start at begin / 64 + r, because a
+// sequence of n tokens back to back with the next has at most n / 64 + 1 chunks in front of it.
+// Some numbers stay unused.
+HYLA_HOST_DEVICE constexpr std::int64_t chunk_slots(std::int64_t rows, std::int64_t tokens) {
+  return tokens / kChunk + rows;
+}
+inline std::size_t split_bytes(std::int64_t rows, std::int64_t heads, std::int64_t tokens) {
+  return static_cast<std::size_t>(chunk_slots(rows, tokens) * heads * kRecordBytes);
+}
+
+__device__ __forceinline__ int first_chunk_slot(int row, int begin) { return begin / kChunk + row; }
+
+}  // namespace hyla::gdn

@@ -1,0 +1,235 @@
+// The serial chain over chunks: one warpgroup holds S^T of 64 value rows, float32, in its
+// accumulators. With T', P and the factors of a chunk at hand:
+//
+//     X^T = S^T K^T        W^T = V^T - X^T diag(2^g)        U^T = W^T T'^T
+//     O^T = (S^T Q^T) diag(scale 2^g) + U^T P^T
+//     S^T = 2^g_last S^T + (U^T diag(2^(g_last - g))) K
+//
+// Every left operand is a register fragment of the accumulator before it, so the chain from S to S
+// makes no round trip through shared memory.
+//
+// Pipe says where the parts of chunk n lie and hands them over:
+//
+//     wait_keys(n), wait_values(n), wait_factors(n), wait_inverse(n), wait_scores(n)
+//     release_values(n), release_inverse(n), release_factors(n), release_scores(n), release_keys(n)
+//     keys(n), values(n), inverse(n), scores(n): addresses in shared memory;  factors(n)
+#pragma once
+
+#include "arch/matrix.cuh"
+#include "arch/named_barrier.cuh"
+#include "arch/tma.cuh"
+#include "arch/wgmma_n128.cuh"
+#include "arch/wgmma_n64.cuh"
+#include "ops/gdn_prefill/chunk.cuh"
+#include "ops/gdn_prefill/pairs.cuh"
+#include "problem/gdn_prefill.h"
+
+namespace hyla::gdn {
+
+// Where the outputs of a task go.
+struct OutTarget {
+  const CUtensorMap& map;
+  const core::TokenView& view;
+  int head, token;  // of the task's first chunk
+};
+
+template <class Io, class Pipe>
+class StateChain {
+ public:
+  // `out`: two tiles of the warpgroup's own; `barrier`: a number that nobody else uses.
+  __device__ __forceinline__ StateChain(const Pipe& with, Io (*out_tiles)[kTile], int value_half,
+                                        int own_barrier)
+      : pipe(with), tiles(out_tiles), half(value_half), barrier(own_barrier) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) o[i] = x[i] = 0.0f;
+  }
+
+  static constexpr int kThreads = 128;
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) & 127; }
+  __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, kThreads); }
+
+  // First element of the thread's fragment.
+  __device__ __forceinline__ int value_row() const {
+    return half * 64 + (thread() >> 5) * 16 + (thread() >> 2 & 7);
+  }
+  __device__ __forceinline__ int column() const { return 2 * (thread() & 3); }
+
+  // Chunk n of the warpgroup, chunk c of its task. O of the chunk before leaves meanwhile.
+  __device__ __forceinline__ void chunk(int n, int c, const OutTarget& target) {
+    const std::uint32_t keys = arch::uniform(pipe.keys(n));
+#pragma unroll
+    for (int i = 0; i < 32; ++i) state[i] = pack<Io>(S[2 * i], S[2 * i + 1]);
+    std::uint32_t out[16];
+    pack_out(out);  // of the chunk before
+    pipe.wait_keys(n);
+    multiply_state(x, keys);
+    multiply_state(o, keys + kTileBytes);
+    if (c > 0) {
+      put_out(n - 1, out);
+      if (thread() == 0) store_out_tile(n - 1, c - 1, target);
+    }
+
+    std::uint32_t v[16];
+    pipe.wait_values(n);
+    const std::uint32_t values = pipe.values(n) + block();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      arch::load_matrices_transposed(reinterpret_cast<std::uint32_t(&)[4]>(v[4 * j]),
+                                     values + j * 2048);
+    }
+    pipe.wait_factors(n);
+    const Factors& factors = pipe.factors(n);
+    arch::wgmma_wait<0>();
+    arch::pin(x);
+    arch::pin(o);
+    std::uint32_t w[16];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 e = *reinterpret_cast<const float2*>(&factors.entry[8 * j + column()]);
+      const float2 v0 = unpack<Io>(v[2 * j]), v8 = unpack<Io>(v[2 * j + 1]);
+      w[2 * j] = pack<Io>(fmaf(-e.x, x[4 * j], v0.x), fmaf(-e.y, x[4 * j + 1], v0.y));
+      w[2 * j + 1] = pack<Io>(fmaf(-e.x, x[4 * j + 2], v8.x), fmaf(-e.y, x[4 * j + 3], v8.y));
+    }
+    pipe.release_values(n);
+
+    pipe.wait_inverse(n);
+    multiply_tokens(x, w, arch::uniform(pipe.inverse(n)), false);
+    const float decay = factors.decay[0];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) S[i] *= decay;
+    arch::wgmma_wait<0>();
+    arch::pin(x);
+    pipe.release_inverse(n);
+
+    std::uint32_t u[16], ru[16];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
+      ru[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
+      ru[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
+      u[2 * j] = pack<Io>(x[4 * j], x[4 * j + 1]);
+      u[2 * j + 1] = pack<Io>(x[4 * j + 2], x[4 * j + 3]);
+    }
+    update(ru, keys);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column()]);
+      o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
+    }
+    pipe.wait_scores(n);
+    pipe.release_factors(n);
+    multiply_tokens(o, u, arch::uniform(pipe.scores(n)), true);
+    arch::wgmma_wait<0>();
+    arch::pin(S);
+    arch::pin(o);
+    pipe.release_scores(n);
+    pipe.release_keys(n);
+  }
+
+  // The last chunk of a task, of `rows` tokens; where it is not whole, only its own rows.
+  __device__ __forceinline__ void store_last_out(int n, int c, int rows, const OutTarget& target) {
+    std::uint32_t out[16];
+    pack_out(out);
+    put_out(n, out);
+    if (rows == kChunk) {
+      if (thread() == 0) store_out_tile(n, c, target);
+      return;
+    }
+    const char* tile = reinterpret_cast<const char*>(tiles[n & 1]);
+    for (int i = arch::opaque(thread()); i < rows * 8; i += kThreads) {
+      const int row = i >> 3, part = i & 7;
+      const std::int64_t to =
+          target.view.offset(0, target.token + c * kChunk + row, target.head, half * 64 + part * 8);
+      *reinterpret_cast<uint4*>(static_cast<Io*>(target.view.data) + to) =
+          *reinterpret_cast<const uint4*>(tile + arch::swizzled(static_cast<std::uint32_t>(row),
+                                                                static_cast<std::uint32_t>(part)));
+    }
+  }
+
+  // Before the warpgroup ends.
+  __device__ __forceinline__ void finish() {
+    if (thread() == 0) arch::wait_for_stores<0>();
+  }
+
+  float S[64];
+
+ private:
+  // Where the lane's row of a 16 x 16 block of tokens by values lies, for transposing accesses.
+  __device__ __forceinline__ std::uint32_t block() const {
+    const int lane = thread() & 31;
+    return arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
+                          static_cast<std::uint32_t>((thread() >> 5) * 2 + (lane >> 3 & 1)));
+  }
+
+  // d = S^T times the transpose of K or Q
+  __device__ __forceinline__ void multiply_state(float (&d)[32], std::uint32_t address) {
+    const arch::WgmmaDescriptor right = arch::descriptor(address);
+    arch::pin(state);
+    arch::pin(d);
+    arch::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      arch::wgmma_n64<Io>(d, state + 4 * i, right + (i & 3) * 2 + (i >> 2) * (2 * kTileBytes >> 4),
+                          i > 0);
+    }
+    arch::wgmma_commit();
+  }
+
+  // d (+)= left times the transpose of a 64 x 64 tile
+  __device__ __forceinline__ void multiply_tokens(float (&d)[32], std::uint32_t (&left)[16],
+                                                  std::uint32_t address, bool accumulate) {
+    const arch::WgmmaDescriptor right = arch::descriptor(address);
+    arch::pin(left);
+    arch::pin(d);
+    arch::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      arch::wgmma_n64<Io>(d, left + 4 * i, right + 2 * i, accumulate || i > 0);
+    }
+    arch::wgmma_commit();
+  }
+
+  // S += left K
+  __device__ __forceinline__ void update(std::uint32_t (&left)[16], std::uint32_t address) {
+    const arch::WgmmaDescriptor keys = arch::descriptor(address, 2 * kTileBytes);
+    arch::pin(left);
+    arch::pin(S);
+    arch::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) arch::wgmma_n128_mn<Io>(S, left + 4 * i, keys + 128 * i, true);
+    arch::wgmma_commit();
+  }
+
+  __device__ __forceinline__ void pack_out(std::uint32_t (&out)[16]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) out[i] = pack<Io>(o[2 * i], o[2 * i + 1]);
+    arch::pin(out);
+  }
+
+  // Into the tile of chunk n. The store that reads the other tile is done when all have passed the
+  // barrier, so that one is free for chunk n + 1.
+  __device__ __forceinline__ void put_out(int n, const std::uint32_t (&out)[16]) {
+    const std::uint32_t to = arch::shared_address(tiles[n & 1]) + block();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      arch::store_matrices_transposed(to + j * 2048,
+                                      reinterpret_cast<const std::uint32_t(&)[4]>(out[4 * j]));
+    }
+    arch::fence_async_proxy();
+    if (thread() == 0) arch::wait_for_store_reads<0>();
+    sync();
+  }
+
+  __device__ __forceinline__ void store_out_tile(int n, int c, const OutTarget& target) {
+    arch::store_tile(target.map, {half * 64, target.head, target.token + c * kChunk}, tiles[n & 1]);
+    arch::commit_stores();
+  }
+
+  const Pipe pipe;
+  Io (*const tiles)[kTile];
+  const int half, barrier;
+  float x[32], o[32];
+  std::uint32_t state[32];  // S as a left operand
+};
+
+}  // namespace hyla::gdn

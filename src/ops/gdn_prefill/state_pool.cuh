@@ -1,0 +1,55 @@
+// Initial states, final states and checkpoints of a task, between the pools and a fragment.
+#pragma once
+
+#include "arch/registers.cuh"
+#include "ops/gdn_prefill/chunk.cuh"
+#include "ops/gdn_prefill/state_fragment.cuh"
+#include "problem/gdn_prefill.h"
+
+namespace hyla::gdn {
+
+struct FragmentPlace {
+  int head, v, k;  // first element of the thread's fragment
+};
+
+__device__ __forceinline__ void store_state(const PoolView& pool, std::int64_t slot,
+                                            const FragmentPlace& at, const float (&S)[64]) {
+  store_fragment(pool, fragment_offset(pool, slot, at.head, at.v, at.k), S);
+}
+
+__device__ __forceinline__ void load_initial(const PrefillProblem& p, int row,
+                                             const FragmentPlace& at, float (&S)[64]) {
+  if (p.starts_from_pool(row)) {
+    const std::int64_t slot = p.slots.read_slot(row);
+    return load_fragment(p.initial, fragment_offset(p.initial, slot, at.head, at.v, at.k), S);
+  }
+#pragma unroll
+  for (int i = 0; i < 64; ++i) S[i] = 0.0f;
+}
+
+__device__ __forceinline__ void store_final(const PrefillProblem& p, int row,
+                                            const FragmentPlace& at, const float (&S)[64]) {
+  if (!p.final.present()) return;
+  const std::int64_t slot = p.slots.write_slot(row);
+  if (slot != core::kNullSlot) store_state(p.final, slot, at, S);
+}
+
+// After `tokens` tokens, a multiple of checkpoint_every.
+__device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int tokens,
+                                                 const FragmentPlace& at, const float (&S)[64]) {
+  const std::int64_t index = tokens / p.checkpoint_every - 1;
+  if (p.checkpoints.present()) {
+    const std::int64_t to = p.checkpoint_starts.at(row) + index;
+    if (to >= 0 && to < p.checkpoints.slots) store_state(p.checkpoints, to, at, S);
+  } else if (index < p.checkpoint_slots.columns) {
+    const std::int64_t to = p.slots.checked(p.checkpoint_slots.at(row, index), p.final.slots);
+    if (to != core::kNullSlot) store_state(p.final, to, at, S);
+  }
+}
+
+// Chunks from one checkpoint to the next; more than there can be where there are none.
+__device__ __forceinline__ int chunks_to_checkpoint(const PrefillProblem& p) {
+  return p.checkpoint_every > 0 ? static_cast<int>(p.checkpoint_every / kChunk) : 0x7fffffff;
+}
+
+}  // namespace hyla::gdn

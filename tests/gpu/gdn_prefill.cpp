@@ -1,0 +1,269 @@
+// Chunked prefill on the GPU against the float64 reference: every CUDA implementation that takes a
+// problem, over lengths, dims, dtypes, layouts, gates and heads, on friendly and hostile tensors;
+// and the corners of its arithmetic.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gpu/check.h"
+
+namespace hyla::testing {
+namespace {
+
+using GpuPrefill = Gpu;
+
+// Nothing, one token, one short of a chunk, a chunk, one more, several, a tail of one.
+const std::vector<std::string> kLengths = {"1",       "63",         "64",         "65",
+                                           "128+0+1", "200+64+3x4", "130+0+0+321"};
+
+TEST_F(GpuPrefill, EveryLength) {
+  std::uint64_t seed = 10;
+  for (const std::string& lens : kLengths) {
+    const std::string problem =
+        "gdn_prefill:lens=" + lens + ",hq=2,hv=4,seed=" + std::to_string(++seed);
+    check_all(problem, CaseOptions::plain());
+    check_all(problem, CaseOptions::drawn(seed));
+  }
+}
+
+TEST_F(GpuPrefill, EveryDtypeAndLayout) {
+  std::uint64_t seed = 100;
+  for (const char* io : {"bf16", "f16", "f32"}) {
+    for (const char* state : {"f32", "bf16", "f16"}) {
+      for (const char* layout : {"vk", "kv"}) {
+        const std::string problem = std::string("gdn_prefill:lens=150+64+7,hq=1,hv=2,io=") + io +
+                                    ",state=" + state + ",layout=" + layout +
+                                    ",checkpoint=64,seed=" + std::to_string(++seed);
+        check_all(problem, CaseOptions::plain());
+        check_all(problem, CaseOptions::drawn(seed));
+      }
+    }
+  }
+}
+
+TEST_F(GpuPrefill, EveryDim) {
+  std::uint64_t seed = 200;
+  for (const char* dims : {"k=64,v=64", "k=256,v=256", "k=64,v=128", "k=128,v=64", "k=8,v=8",
+                           "k=72,v=40", "k=248,v=16"}) {
+    const std::string problem =
+        std::string("gdn_prefill:lens=70+3,hq=1,hv=2,") + dims + ",seed=" + std::to_string(++seed);
+    check_all(problem, CaseOptions::drawn(seed));
+  }
+}
+
+TEST_F(GpuPrefill, EveryGate) {
+  std::uint64_t seed = 300;
+  for (const char* gate : {"none", "linear", "log", "raw"}) {
+    for (const char* beta : {"none", "prob", "logit"}) {
+      for (const char* norm : {"0", "1"}) {
+        // beta = 1 on keys that are not normalised can grow without bound.
+        if (std::string(beta) == "none" && std::string(norm) == "0") continue;
+        const std::string problem = std::string("gdn_prefill:lens=140+30,hq=1,hv=4,gate=") + gate +
+                                    ",beta=" + beta + ",norm=" + norm +
+                                    ",seed=" + std::to_string(++seed);
+        check_all(problem, CaseOptions::drawn(seed));
+      }
+    }
+  }
+}
+
+TEST_F(GpuPrefill, GroupsOfHeads) {
+  std::uint64_t seed = 400;
+  for (const char* heads : {"hq=1,hv=1", "hq=1,hv=5", "hq=3,hv=6", "hq=4,hk=2,hv=2",
+                            "hq=6,hk=1,hv=1", "hq=2,hk=2,hv=2"}) {
+    const std::string problem =
+        std::string("gdn_prefill:lens=100+65,") + heads + ",seed=" + std::to_string(++seed);
+    check_all(problem, CaseOptions::plain());
+    check_all(problem, CaseOptions::drawn(seed));
+  }
+}
+
+// More tasks than multiprocessors, and lengths that differ much.
+TEST_F(GpuPrefill, ManyTasks) {
+  check_all("gdn_prefill:lens=700+3x40+64x20+0x5+130x6,hq=2,hv=4,seed=7", CaseOptions::plain());
+  check_all("gdn_prefill:lens=1x600+65,hq=1,hv=2,seed=8", CaseOptions::plain());
+}
+
+// Few tasks, long enough to be split over multiprocessors.
+TEST_F(GpuPrefill, FewLongSequences) {
+  std::uint64_t seed = 500;
+  for (const char* io : {"bf16", "f16"}) {
+    for (const char* lens : {"2000", "1000+0+1500", "1100+1+64+900"}) {
+      const std::string problem = std::string("gdn_prefill:lens=") + lens +
+                                  ",hq=1,hv=2,checkpoint=192,io=" + io +
+                                  ",seed=" + std::to_string(++seed);
+      EXPECT_GE(check_all(problem, CaseOptions::plain()), 3) << problem;
+      check_all(problem, CaseOptions::drawn(seed));
+    }
+  }
+}
+
+TEST_F(GpuPrefill, HostileTensors) {
+  for (int seed = 600; seed < 608; ++seed) {
+    check_all("gdn_prefill:lens=130+0+64+5x3,hq=2,hv=4,checkpoint=64,seed=" + std::to_string(seed),
+              CaseOptions::hostile());
+  }
+}
+
+TEST_F(GpuPrefill, SameBitsEveryTime) {
+  check_repeats("gdn_prefill:lens=300+64+3x50,hq=2,hv=4,checkpoint=64,seed=7");
+  check_repeats("gdn_prefill:lens=2000,hq=2,hv=4,seed=7");
+  check_repeats("gdn_prefill:lens=100+30,hq=2,hv=4,k=64,v=64,seed=7");
+}
+
+TEST_F(GpuPrefill, ACapturedGraphFollowsNewSlotsAndLengths) {
+  CaseOptions options;
+  options.shuffled = options.padding = options.elsewhere = true;
+  for (const char* lens : {"200+64+30+0+65", "1500+700"}) {
+    check_replays(std::string("gdn_prefill:lens=") + lens + ",hq=2,hv=4,slots=32", options);
+  }
+}
+
+gdn::PrefillParams& params(Call& call) { return std::get<gdn::PrefillParams>(call.params); }
+
+template <class Value>
+void fill(const TensorView& view, Value&& value) {
+  for_each_element(view, [&](std::int64_t index, std::int64_t offset) {
+    store_element(view, offset, value(index, load_element(view, offset)));
+  });
+}
+
+void expect_right(const Call& call, const char* what) {
+  const Judge judge(call);
+  const DeviceCall gpu(call);
+  for (const Candidate& candidate : gpu.explain()) {
+    if (!candidate.supported) continue;
+    gpu.upload(call);
+    gpu.launch(candidate.implementation);
+    const Comparison comparison = judge.compare(gpu.result());
+    EXPECT_TRUE(comparison.ok) << what << " by " << candidate.implementation << ": "
+                               << comparison.failure;
+  }
+}
+
+Call corner(const char* options) {
+  return random_call(parse_problem(std::string("gdn_prefill:lens=200+1100,hq=1,hv=2,") + options));
+}
+
+TEST_F(GpuPrefill, AlphaZeroWipesTheState) {
+  Call call = corner("gate=linear");
+  fill(params(call).gate.value,
+       [](std::int64_t i, double x) { return i % 7 == 3 || i % 64 == 0 ? 0.0 : x; });
+  expect_right(call, "alpha = 0");
+  Call log = corner("gate=log");
+  fill(params(log).gate.value, [](std::int64_t i, double x) { return i % 5 == 2 ? -INFINITY : x; });
+  expect_right(log, "ln(alpha) = -inf");
+}
+
+TEST_F(GpuPrefill, AlphaOneForgetsNothing) {
+  Call call = corner("gate=linear");
+  fill(params(call).gate.value, [](std::int64_t, double) { return 1.0; });
+  expect_right(call, "alpha = 1");
+}
+
+TEST_F(GpuPrefill, StrongDecay) {
+  Call call = corner("gate=log");
+  fill(params(call).gate.value, [](std::int64_t i, double x) { return i % 3 == 0 ? x : -100.0; });
+  expect_right(call, "ln(alpha) = -100");
+}
+
+// Keys of length 16; beta such that the recurrence does not grow: beta |k|^2 <= 2.
+TEST_F(GpuPrefill, LongKeys) {
+  Call call = corner("gate=linear");
+  fill(params(call).k, [](std::int64_t, double x) { return 16 * x; });
+  fill(params(call).beta.value, [](std::int64_t, double x) { return x / 256; });
+  expect_right(call, "|k| = 16");
+}
+
+// Keys of length 16 and beta up to 1 under gates that wipe more than the keys add.
+TEST_F(GpuPrefill, LongKeysThatGrowBetweenWipes) {
+  Call call = corner("gate=linear");
+  fill(params(call).k, [](std::int64_t, double x) { return 16 * x; });
+  const std::int64_t heads = 2;
+  fill(params(call).gate.value,
+       [&](std::int64_t i, double x) { return i / heads % 3 == 0 ? 0.0 : x; });
+  expect_right(call, "|k| = 16, alpha = 0 every third token");
+}
+
+TEST_F(GpuPrefill, BetaUpToTwo) {
+  Call call = corner("norm=1,gate=linear");
+  fill(params(call).beta.value, [](std::int64_t, double x) { return 2 * x; });
+  expect_right(call, "beta up to 2");
+}
+
+// What is written at a checkpoint is what a call on that prefix writes in the end, to the bit.
+TEST_F(GpuPrefill, ACheckpointIsTheFinalStateOfAPrefix) {
+  for (const char* length : {"320", "2000"}) {
+    const std::string rest = ",hq=1,hv=2,seed=11";
+    const Call whole = random_call(
+        parse_problem("gdn_prefill:lens=" + std::string(length) + rest + ",checkpoint=128"));
+    const DeviceCall gpu(whole);
+    for (const Candidate& candidate : gpu.explain()) {
+      if (!candidate.supported) continue;
+      gpu.upload(whole);
+      gpu.launch(candidate.implementation);
+      Call with = gpu.result();
+      Call prefix = whole;
+      gdn::PrefillParams& p = params(prefix);
+      p.checkpoint_every = 0;
+      p.checkpoints = p.checkpoint_starts = {};
+      store_element(p.cu_seqlens, p.cu_seqlens.strides[0], 256);
+      const DeviceCall shorter(prefix);
+      bool runs = false;
+      for (const Candidate& c : shorter.explain()) {
+        runs |= c.implementation == candidate.implementation && c.supported;
+      }
+      if (!runs) continue;
+      shorter.launch(candidate.implementation);
+      Call without = shorter.result();
+      const TensorView checkpoint = params(with).checkpoints.select(0, 1);
+      const TensorView final = params(without).state.select(0, 0);
+      std::vector<double> a, b;
+      for_each_element(checkpoint, [&](std::int64_t, std::int64_t offset) {
+        a.push_back(load_element(checkpoint, offset));
+      });
+      for_each_element(final, [&](std::int64_t, std::int64_t offset) {
+        b.push_back(load_element(final, offset));
+      });
+      EXPECT_EQ(a, b) << candidate.implementation << " of " << length;
+    }
+  }
+}
+
+// 131072 tokens: the state's error must not grow with the length. Judged by the float32 kernel that
+// walks token by token, since the float64 reference would take minutes; bf16 operands make an error
+// of 2^-9 a chunk, of which the decay forgets all but the last few.
+TEST_F(GpuPrefill, AStateAfterManyTokens) {
+  const Call call = random_call(parse_problem("gdn_prefill:lens=131072,hq=1,hv=2,seed=5"));
+  const DeviceCall gpu(call);
+  const auto state_of = [&](const std::string& implementation) {
+    gpu.upload(call);
+    gpu.launch(implementation);
+    const Call result = gpu.result();
+    const TensorView state = std::get<gdn::PrefillParams>(result.params).state.select(0, 0);
+    std::vector<double> values;
+    for_each_element(state, [&](std::int64_t, std::int64_t offset) {
+      values.push_back(load_element(state, offset));
+    });
+    return values;
+  };
+  const std::vector<double> exact = state_of("cuda_tokens");
+  for (const Candidate& candidate : gpu.explain()) {
+    if (!candidate.supported || candidate.implementation == "cuda_tokens") continue;
+    const std::vector<double> got = state_of(candidate.implementation);
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      error += (got[i] - exact[i]) * (got[i] - exact[i]);
+      norm += exact[i] * exact[i];
+    }
+    const double relative = std::sqrt(error / norm);
+    RecordProperty(candidate.implementation, std::to_string(relative));
+    EXPECT_LT(relative, 4 * std::ldexp(1.0, -9)) << candidate.implementation;
+  }
+}
+
+}  // namespace
+}  // namespace hyla::testing
