@@ -1,4 +1,4 @@
-"""causal_conv1d_fn and causal_conv1d_update with the signatures of causal-conv1d 1.6: forward only.
+"""causal_conv1d_fn and causal_conv1d_update with the signatures of causal-conv1d 1.7: forward only.
 
 Letters: B rows, D channels, T tokens, W the width of the filter (2, 3 or 4), L columns of a window.
 `activation` is None, "silu" or "swish". Strides are free everywhere: channels first and channels last
