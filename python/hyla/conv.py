@@ -97,3 +97,7 @@ def update(
         slots, read_slots, read_columns, write_slots, first_slot, window_offsets,
         commit_lengths, activation, out, stream, impl,
     )  # fmt: skip
+
+
+for _function in (prefill, update):
+    _core.shorten(_function, f"conv_{_function.__name__}")

@@ -282,3 +282,7 @@ def _pair(name: str, given: tuple[int, int]) -> tuple[int, int]:
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise TypeError(f"{name}: expected two ints, got {given!r}")
     return given[0], given[1]
+
+
+for _function in (decode, mtp, prefill):
+    _core.shorten(_function, f"gdn_{_function.__name__}")

@@ -28,3 +28,7 @@ def gated_rms(
     """
     call = traced("norm_gated_rms") if compiling() else _core.norm_gated_rms
     return call(x, z, weight, eps, gate, out, stream, impl)
+
+
+for _function in (gated_rms,):
+    _core.shorten(_function, f"norm_{_function.__name__}")

@@ -4,6 +4,8 @@
 
 #include <hyla/backend.h>
 
+#include <chrono>
+
 #include "call.h"
 
 namespace hyla::python {
@@ -83,6 +85,12 @@ template <class Params, class Run>
 PyObject* perform(Call& call, Params& params, Run&& run) {
   params.impl = call.implementation();
   if (call.explains()) return explanation(explain(params, call.context()));
+  if (call.repeats() > 0) {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::int64_t i = 0; i < call.repeats(); ++i) run(params, call.context());
+    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+    return PyFloat_FromDouble(time.count() / static_cast<double>(call.repeats()));
+  }
   {
     GilReleased released;
     run(params, call.context());

@@ -97,8 +97,11 @@ int Call::choice(std::size_t i, std::initializer_list<Choice> choices) const {
 }
 
 void Call::set_implementation(std::size_t i) {
+  if (!given(i)) return;
   if (arguments_[i] == explain_token()) {
     explains_ = true;
+  } else if (const Repeat* repeat = nullptr; nb::try_cast(nb::handle(arguments_[i]), repeat)) {
+    repeats_ = repeat->count;
   } else {
     implementation_ = text(i);
   }

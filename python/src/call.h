@@ -19,8 +19,13 @@
 
 namespace hyla::python {
 
-// An argument asks for torch's own machinery; see Call::Call.
+// Thrown for a tensor that only torch's own dispatcher can handle.
 struct Traced {};
+
+// As `impl=`: the call runs that many times and returns the nanoseconds of one, without Python.
+struct Repeat {
+  std::int64_t count;
+};
 
 class Call {
  public:
@@ -59,6 +64,7 @@ class Call {
   void set_implementation(std::size_t i);
   const char* implementation() const { return implementation_; }
   bool explains() const { return explains_; }
+  std::int64_t repeats() const { return repeats_; }  // 0: an ordinary call
   Context& context() { return context_; }
 
   void rename(std::string_view from, std::string_view to);
@@ -71,7 +77,7 @@ class Call {
   TensorView numpy(const char* name, PyObject* object, Access access);
   TensorView protocol(const char* name, PyObject* object, const Producer& producer, Access access);
   TensorView described(const char* name, PyObject* object, const char* how, Access access);
-  void refuse_gradient(const char* name, PyObject* object, const Producer& producer) const;
+  void refuse_gradient(const char* name, PyObject* object);
   void settle(PyObject* object, const Producer& producer, Device device);
   void hold(PyObject* object);
   TensorView allocate(const char* name, DType dtype, std::span<const std::int64_t> shape, bool zero,
@@ -82,8 +88,10 @@ class Call {
   PyObject* const* arguments_;
   Context context_{};
   const char* implementation_ = nullptr;
+  std::int64_t repeats_ = 0;
   bool explains_ = false, settled_ = false, explicit_stream_ = false;
   void* stream_handle_ = nullptr;
+  std::optional<bool> gradients_{};
   PyObject* first_ = nullptr;  // borrowed from the caller
   Producer framework_{};
   PyObject* result_ = nullptr;  // owned when `allocated_`

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "functions.h"
 #include "operations.h"
 #include "threads.h"
 
@@ -116,7 +117,9 @@ NB_MODULE(_core, m) {
   add_operations(m, attention_operations(), names);
   m.attr("arguments") = names;
   m.attr("EXPLAIN") = nb::borrow(explain_token());
+  nb::class_<Repeat>(m, "Repeat").def(nb::init<std::int64_t>());
   m.attr("package_version") = HYLA_PYTHON_VERSION;
+  m.def("shorten", &shorten);
   m.def("version", &hyla::version);
   m.def("built_with_cuda", &hyla::built_with_cuda);
   m.def("devices", &device_list);

@@ -41,13 +41,6 @@ bool traced(nb::handle type) {
               .is(nb::getattr(tensor, "__torch_dispatch__", nb::none()));
 }
 
-const PyGetSetDef* requires_grad_getter(nb::handle type) {
-  nb::object found = nb::getattr(type, "requires_grad", nb::object());
-  if (!found.is_valid() || Py_TYPE(found.ptr()) != &PyGetSetDescr_Type) return nullptr;
-  return reinterpret_cast<PyGetSetDescrObject*>(found.ptr())
-      ->d_getset;  // lives as long as the type
-}
-
 Producer classify(PyTypeObject* type) {
   Producer result{.type = type};
   const nb::handle handle(reinterpret_cast<PyObject*>(type));
@@ -56,7 +49,7 @@ Producer classify(PyTypeObject* type) {
   } else if (const ExchangeApi* api = exchange_api(handle)) {
     result.source = Source::kExchange;
     result.api = api;
-    result.requires_grad = requires_grad_getter(handle);
+    result.gradients = nb::hasattr(handle, "requires_grad");
   } else if (nb::object array = loaded("numpy", "ndarray");
              array.is_valid() &&
              PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(array.ptr()))) {
@@ -69,6 +62,16 @@ Producer classify(PyTypeObject* type) {
 }
 
 }  // namespace
+
+bool grad_enabled() {
+  static PyObject* const ask =
+      nb::module_::import_("torch").attr("is_grad_enabled").inc_ref().ptr();
+  PyObject* answer = PyObject_CallNoArgs(ask);
+  if (answer == nullptr) throw nb::python_error();
+  const bool enabled = answer == Py_True;
+  Py_DECREF(answer);
+  return enabled;
+}
 
 Producer producer_of(PyObject* object) {
   // Guarded by the GIL. A cached type is kept alive: its address must not become another type's.

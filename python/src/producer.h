@@ -18,11 +18,14 @@ enum class Source {
 struct Producer {
   PyTypeObject* type = nullptr;
   Source source = Source::kNone;
-  const ExchangeApi* api = nullptr;            // kExchange
-  const PyGetSetDef* requires_grad = nullptr;  // torch: the C getter, 10 ns instead of 40
-  bool immutable = false;                      // jax: its arrays never change
+  const ExchangeApi* api = nullptr;  // kExchange
+  bool gradients = false;            // torch: tensors may require one
+  bool immutable = false;            // jax: its arrays never change
 };
 
 Producer producer_of(PyObject* object);
+
+// torch.is_grad_enabled(), for a process that has torch loaded.
+bool grad_enabled();
 
 }  // namespace hyla::python

@@ -50,6 +50,45 @@ DType dtype_of_format(const char* format, Py_ssize_t size) {
   }
 }
 
+// What hyla::from_dlpack does, for the tensors that calls are made of; it gets all others, and the
+// errors.
+TensorView view_of(const DLTensor& tensor, const char* name) {
+  constexpr auto key = [](unsigned code, unsigned bits) { return code << 8 | bits; };
+  TensorView view;
+  switch (key(tensor.dtype.code, tensor.dtype.bits)) {
+    case key(4, 16):
+      view.dtype = DType::kBFloat16;
+      break;
+    case key(2, 32):
+      view.dtype = DType::kFloat32;
+      break;
+    case key(2, 16):
+      view.dtype = DType::kFloat16;
+      break;
+    case key(0, 32):
+      view.dtype = DType::kInt32;
+      break;
+    case key(0, 64):
+      view.dtype = DType::kInt64;
+      break;
+    default:
+      return from_dlpack(tensor, name);
+  }
+  const bool usual = tensor.dtype.lanes == 1 && tensor.ndim >= 0 &&
+                     tensor.ndim <= TensorView::kMaxRank && tensor.strides != nullptr &&
+                     (tensor.device.device_type == kDLCPU || tensor.device.device_type == kDLCUDA);
+  if (!usual) return from_dlpack(tensor, name);
+  view.device =
+      tensor.device.device_type == kDLCPU ? Device::cpu() : Device::cuda(tensor.device.device_id);
+  view.rank = tensor.ndim;
+  for (int d = 0; d < view.rank; ++d) {
+    view.shape[d] = tensor.shape[d];
+    view.strides[d] = tensor.strides[d];
+  }
+  if (tensor.data != nullptr) view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  return view;
+}
+
 [[noreturn]] void fail(const char* name, std::string expected, std::string got) {
   throw InvalidArgument(name, std::move(expected), std::move(got));
 }
@@ -80,13 +119,14 @@ TensorView Call::tensor(std::size_t i, Access access) {
   fail_type(name, kTensor, object);
 }
 
-void Call::refuse_gradient(const char* name, PyObject* object, const Producer& producer) const {
-  if (producer.requires_grad == nullptr) return;
-  nb::object required =
-      nb::steal(producer.requires_grad->get(object, producer.requires_grad->closure));
+// Asked once a call: parameters of a model require gradients, and serve under torch.no_grad().
+void Call::refuse_gradient(const char* name, PyObject* object) {
+  if (!gradients_.has_value()) gradients_ = grad_enabled();
+  if (!*gradients_) return;
+  static PyObject* const attribute = PyUnicode_InternFromString("requires_grad");
+  nb::object required = nb::steal(PyObject_GetAttr(object, attribute));
   if (!required.is_valid()) throw nb::python_error();
   if (required.ptr() != Py_True) return;
-  if (!nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")())) return;
   fail(name,
        "a tensor that needs no gradient, because hyla computes none (use torch.no_grad() or "
        ".detach())",
@@ -134,13 +174,13 @@ void Call::set_stream(std::size_t i) {
 }
 
 TensorView Call::exchange(const char* name, PyObject* object, const Producer& producer, Access) {
-  refuse_gradient(name, object, producer);
+  if (producer.gradients) refuse_gradient(name, object);
   DLTensor tensor;
   if (producer.api->tensor_from_object != nullptr) {
     if (producer.api->tensor_from_object(object, &tensor) != 0) {
       fail_from_python(name, "a tensor with memory that DLPack can describe");
     }
-    const TensorView view = from_dlpack(tensor, name);
+    const TensorView view = view_of(tensor, name);
     settle(object, producer, view.device);
     return view;
   }

@@ -1,7 +1,18 @@
-"""What the tests share: reproducible random arrays, a GPU where there is one."""
+"""Settings of the tests: bounded and reproducible examples, GPU tests only where a GPU is."""
 
-import numpy as np
+import os
+
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "hyla",
+    max_examples=int(os.environ.get("HYLA_TEST_EXAMPLES", "150")),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("hyla")
 
 
 def has_gpu() -> bool:
@@ -19,8 +30,3 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(20261115)

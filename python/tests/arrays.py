@@ -1,0 +1,81 @@
+"""Arrays for tests: strided views inside poisoned memory, in every framework."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+BF16 = ml_dtypes.bfloat16
+FLOATS = [np.float32, np.float16, BF16]
+INDICES = [np.int32, np.int64, np.uint32]
+
+float_dtypes = st.sampled_from(FLOATS)
+index_dtypes = st.sampled_from([np.int32, np.int64])
+head_dims = st.sampled_from([8, 16, 24, 40])
+seeds = st.integers(0, 2**32 - 1)
+
+
+def poison(dtype):
+    return np.nan if np.dtype(dtype).kind in "fV" or dtype is BF16 else 99
+
+
+class Strided:
+    """A view with gaps between its outer rows, and what lies in the gaps."""
+
+    def __init__(self, values: np.ndarray, gap: int) -> None:
+        shape = values.shape
+        padded = (*(s + (gap if d else 0) for d, s in enumerate(shape[:-1])), shape[-1] + gap)
+        padded = (shape[0] + (gap > 0), *padded[1:]) if len(shape) > 1 else (shape[0] + gap,)
+        self.base = np.full(padded, poison(values.dtype), values.dtype)
+        self.view = self.base[tuple(slice(0, s) for s in shape)]
+        self.view[...] = values
+        self.gaps = np.ones(padded, bool)
+        self.gaps[tuple(slice(0, s) for s in shape)] = False
+        self.before = self.base.copy()
+
+    def gaps_untouched(self) -> bool:
+        a, b = self.base[self.gaps], self.before[self.gaps]
+        return a.tobytes() == b.tobytes()
+
+
+def as_torch(x: np.ndarray) -> torch.Tensor:
+    """The same memory as a torch tensor."""
+    if x.dtype == BF16:
+        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+def as_numpy(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+FRAMEWORKS = {"numpy": as_numpy, "torch": as_torch}
+frameworks = st.sampled_from(sorted(FRAMEWORKS))
+
+
+def values(x) -> np.ndarray:
+    """An array of any framework, in float64."""
+    if isinstance(x, torch.Tensor):
+        x = x.detach().to(torch.float64).cpu().numpy()
+    return np.asarray(x).astype(np.float64)
+
+
+def assert_rounded(got, want, dtype, magnitude=None) -> None:
+    """`got` is the float64 result rounded once to `dtype`.
+
+    Half an ulp of the result, and for the order of float64 sums 2^10 ulps of float64 of the largest
+    intermediate value, which `magnitude` says where it is more than the largest result.
+    """
+    got, want = values(got), np.asarray(want, np.float64)
+    info = ml_dtypes.finfo(dtype)
+    assert got.shape == want.shape
+    largest = max(np.abs(want[np.isfinite(want)]).max(initial=0), magnitude or 0, 1e-30)
+    bound = np.abs(want) * float(info.eps) / 2 * (1 + 1e-6) + float(info.smallest_subnormal)
+    bound = bound + largest * 2**10 * np.finfo(np.float64).eps
+    finite = np.isfinite(want)
+    assert (np.isfinite(got) == finite).all()
+    assert (got[~finite] == want[~finite]).all()
+    error = np.abs(got[finite] - want[finite])
+    assert (error <= bound[finite]).all(), f"worst error {error.max()}, bound {bound[finite].max()}"
