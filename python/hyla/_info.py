@@ -100,9 +100,9 @@ def workspace_bytes(
     if str(dtype).removeprefix("torch.") not in _core.dtypes:
         raise InvalidArgument("dtype", "one of " + ", ".join(_core.dtypes), repr(dtype))
     io = _core.dtypes[str(dtype).removeprefix("torch.")]
-    ask: Callable[..., int]
-    ask = _core.prefill_workspace_bytes if operation == "gdn.prefill" else _core.run_workspace_bytes
-    return ask(*(int(maxima[name].__index__()) for name in names), io, _cuda_index(device))
+    name = "prefill_workspace_bytes" if operation == "gdn.prefill" else "run_workspace_bytes"
+    ask: Callable[..., int] = getattr(_core, name)
+    return ask(*(int(maxima[bound].__index__()) for bound in names), io, _cuda_index(device))
 
 
 def _cuda_index(device: object) -> int:

@@ -82,8 +82,9 @@ def decode(
     v, out [B, HV, V] or [B, 1, HV, V]
     state  [slots, HV, V, K] (layout "kv": [slots, HV, K, V]); updated in place
     gates  alpha, log_alpha, a, beta, b: [B, HV] or [B, 1, HV]; A_log, dt_bias: [HV]
-    z, norm_weight
-           a gated RMSNorm of the output: z has the shape of out, norm_weight is [V]
+    z, norm_weight, norm_eps, norm_gate
+           a gated RMSNorm of the output: z has the shape of out, norm_weight is [V]; norm_gate is
+           "silu" or "sigmoid"
     """
     call = traced("gdn_decode") if compiling() else _core.gdn_decode
     return call(
@@ -146,7 +147,7 @@ def mtp(
            the final state is the one after that many tokens; 0: as it was
     update_state
            False: the pool does not get the final state
-    z, norm_weight
+    z, norm_weight, norm_eps, norm_gate
            a gated RMSNorm of the output, as in decode
     """
     call = traced("gdn_mtp") if compiling() else _core.gdn_mtp
@@ -215,6 +216,8 @@ def prefill(
     checkpoint_every (a multiple of 64) or checkpoint_offsets [N, C]
            after which tokens a state is kept; it goes to checkpoints [total_checkpoints, Hs, V, K]
            at row checkpoint_starts[n] + i, or to pool slots checkpoint_slots [N, C]
+    decay_cutoff_log2
+           a kernel may drop terms that decayed below 2 to the minus this
     workspace
            hyla.workspace_bytes("gdn.prefill", ...) bytes; None: allocated by the call
     """
@@ -279,7 +282,8 @@ def recurrence(
 
 
 def _pair(name: str, given: tuple[int, int]) -> tuple[int, int]:
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
+    usual = isinstance(given, (tuple, list)) and len(given) == 2
+    if not usual or not all(hasattr(size, "__index__") for size in given):
         raise TypeError(f"{name}: expected two ints, got {given!r}")
     return given[0], given[1]
 

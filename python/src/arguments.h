@@ -22,10 +22,15 @@ class Arguments {
   Arguments(const char* operation, PyObject* const* arguments)
       : call(operation, kNames, arguments) {}
 
-  TensorView read(Key key) { return call.tensor(key.index, Call::Access::kRead); }
-  TensorView write(Key key) { return call.tensor(key.index, Call::Access::kWrite); }
-  TensorView maybe_read(Key key) { return call.optional_tensor(key.index, Call::Access::kRead); }
-  TensorView maybe_write(Key key) { return call.optional_tensor(key.index, Call::Access::kWrite); }
+  // Views are filled where they are needed: a copy of one that was just written stalls.
+  void read(Key key, TensorView& view) { call.tensor(key.index, Call::Access::kRead, view); }
+  void write(Key key, TensorView& view) { call.tensor(key.index, Call::Access::kWrite, view); }
+  void maybe_read(Key key, TensorView& view) {
+    call.optional_tensor(key.index, Call::Access::kRead, view);
+  }
+  void maybe_write(Key key, TensorView& view) {
+    call.optional_tensor(key.index, Call::Access::kWrite, view);
+  }
   bool given(Key key) const { return call.given(key.index); }
   bool flag(Key key) const { return call.flag(key.index); }
   std::int64_t integer(Key key) const { return call.integer(key.index); }
@@ -35,11 +40,12 @@ class Arguments {
   Enum choice(Key key, std::initializer_list<Call::Choice> choices) const {
     return static_cast<Enum>(call.choice(key.index, choices));
   }
-  TensorView output(Key key, const TensorView& like, bool zero) {
-    return output(key, like.dtype, {like.shape, static_cast<std::size_t>(like.rank)}, zero);
+  void output(TensorView& view, Key key, const TensorView& like, bool zero) {
+    output(view, key, like.dtype, {like.shape, static_cast<std::size_t>(like.rank)}, zero);
   }
-  TensorView output(Key key, DType dtype, std::span<const std::int64_t> shape, bool zero) {
-    return call.output(key.index, dtype, shape, zero);
+  void output(TensorView& view, Key key, DType dtype, std::span<const std::int64_t> shape,
+              bool zero) {
+    call.output(key.index, dtype, shape, zero, view);
   }
   Workspace workspace(Key key, std::size_t bytes) { return call.workspace(key.index, bytes); }
   // Arguments that every operation has.

@@ -9,8 +9,7 @@ using attention::KvCache;
 using attention::KvLayout;
 
 template <class In>
-KvCache read_cache(In& in, Call::Access access) {
-  KvCache cache;
+void read_cache(In& in, Call::Access access, KvCache& cache) {
   cache.kind = in.template choice<KvCache::Kind>(
       "cache.kind", {{"dense", static_cast<int>(KvCache::Kind::kDense)},
                      {"ragged", static_cast<int>(KvCache::Kind::kRagged)},
@@ -19,23 +18,24 @@ KvCache read_cache(In& in, Call::Access access) {
       "cache.layout",
       {{"nhd", static_cast<int>(KvLayout::kNHD)}, {"hnd", static_cast<int>(KvLayout::kHND)}});
   using Key = typename In::Key;
-  const auto take = [&](Key key) { return in.call.optional_tensor(key.index, access); };
-  cache.k = take(Key("cache.k"));
-  cache.v = take(Key("cache.v"));
-  cache.k_scales = take(Key("cache.k_scales"));
-  cache.v_scales = take(Key("cache.v_scales"));
-  cache.cu_kv = in.maybe_read("cache.cu_kv");
-  cache.page_table = in.maybe_read("page_table");
+  const auto take = [&](Key key, TensorView& view) {
+    in.call.optional_tensor(key.index, access, view);
+  };
+  take("cache.k", cache.k);
+  take("cache.v", cache.v);
+  take("cache.k_scales", cache.k_scales);
+  take("cache.v_scales", cache.v_scales);
+  in.maybe_read("cache.cu_kv", cache.cu_kv);
+  in.maybe_read("page_table", cache.page_table);
   in.call.rename("cache.page_table", "page_table");
-  return cache;
 }
 
 template <class In, class Params>
 void read_sequences(In& in, Params& p) {
-  p.cu_seqlens = in.maybe_read("cu_seqlens");
-  p.starts = in.maybe_read("starts");
-  p.lengths = in.maybe_read("lengths");
-  p.kv_lengths = in.maybe_read("kv_lengths");
+  in.maybe_read("cu_seqlens", p.cu_seqlens);
+  in.maybe_read("starts", p.starts);
+  in.maybe_read("lengths", p.lengths);
+  in.maybe_read("kv_lengths", p.kv_lengths);
 }
 
 constexpr auto kRun = std::to_array<const char*>({"q",
@@ -91,21 +91,21 @@ std::size_t workspace_bytes(const attention::RunParams& p, const Context& contex
 PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kRun>("attention.run", arguments, count, [](auto& in) {
     attention::RunParams p;
-    p.q = in.read("q");
-    p.cache = read_cache(in, Call::Access::kRead);
+    in.read("q", p.q);
+    read_cache(in, Call::Access::kRead, p.cache);
     read_sequences(in, p);
     p.causal = in.flag("causal");
     p.window = in.given("window") ? in.integer("window") : 0;
     p.chunk = in.given("chunk") ? in.integer("chunk") : 0;
-    p.sinks = in.maybe_read("sinks");
+    in.maybe_read("sinks", p.sinks);
     p.softcap = in.maybe_number("softcap").value_or(0);
     p.scale = in.maybe_number("scale");
-    p.lse = in.maybe_write("lse");
+    in.maybe_write("lse", p.lse);
     in.call.context().batch_invariant = in.flag("batch_invariant");
     TensorView like = p.q;  // [total, Hq, DV]
     const TensorView& v = p.cache.v;
     if (like.rank == 3 && v.rank >= 3) like.shape[2] = v.shape[v.rank - 1];
-    p.out = in.output("out", like, true);
+    in.output(p.out, "out", like, true);
     const Workspace workspace = in.workspace("workspace", workspace_bytes(p, in.call.context()));
     return perform(in.call, p, [&](const auto& params, const Context& context) {
       attention::run(params, workspace, context);
@@ -121,12 +121,12 @@ constexpr auto kAppend = std::to_array<const char*>(
 PyObject* append(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kAppend>("attention.append", arguments, count, [](auto& in) {
     attention::AppendParams p;
-    p.k = in.read("k");
-    p.v = in.maybe_read("v");
-    p.cache = read_cache(in, Call::Access::kWrite);
+    in.read("k", p.k);
+    in.maybe_read("v", p.v);
+    read_cache(in, Call::Access::kWrite, p.cache);
     read_sequences(in, p);
-    p.rope.cos = in.maybe_read("cos");
-    p.rope.sin = in.maybe_read("sin");
+    in.maybe_read("cos", p.rope.cos);
+    in.maybe_read("sin", p.rope.sin);
     p.rope.interleaved = in.flag("interleaved");
     in.call.rename("rope.cos", "cos");
     in.call.rename("rope.sin", "sin");

@@ -40,9 +40,10 @@ class Call {
   bool given(std::size_t i) const { return arguments_[i] != Py_None; }
 
   enum class Access { kRead, kWrite };
-  TensorView tensor(std::size_t i, Access access);  // None: TypeError
-  TensorView optional_tensor(std::size_t i, Access access) {
-    return given(i) ? tensor(i, access) : TensorView{};
+  // `view` is as it was default-constructed.
+  void tensor(std::size_t i, Access access, TensorView& view);  // None: TypeError
+  void optional_tensor(std::size_t i, Access access, TensorView& view) {
+    if (given(i)) tensor(i, access, view);
   }
   bool flag(std::size_t i) const;
   std::int64_t integer(std::size_t i) const;
@@ -56,7 +57,8 @@ class Call {
   int choice(std::size_t i, std::initializer_list<Choice> choices) const;
 
   // The output of the call: the given tensor, or a new one in the framework of the first tensor.
-  TensorView output(std::size_t i, DType dtype, std::span<const std::int64_t> shape, bool zero);
+  void output(std::size_t i, DType dtype, std::span<const std::int64_t> shape, bool zero,
+              TensorView& view);
   // The given buffer, or a new one of that many bytes.
   Workspace workspace(std::size_t i, std::size_t bytes);
 
@@ -73,7 +75,7 @@ class Call {
   PyObject* result();  // a new reference
 
  private:
-  TensorView exchange(const char* name, PyObject* object, const Producer& producer, Access access);
+  void exchange(const char* name, PyObject* object, const Producer& producer, TensorView& view);
   TensorView numpy(const char* name, PyObject* object, Access access);
   TensorView protocol(const char* name, PyObject* object, const Producer& producer, Access access);
   TensorView described(const char* name, PyObject* object, const char* how, Access access);

@@ -45,7 +45,7 @@ void fail_type(std::string_view argument, std::string_view expected, PyObject* g
 
 void fail_from_python(std::string_view argument, std::string_view expected) {
   nb::python_error cause;
-  const std::string text = nb::cast<std::string>(nb::str(cause.value()));
+  const std::string text = nb::str(nb::handle(cause.value())).c_str();
   throw InvalidArgument(std::string(argument), std::string(expected),
                         text.empty() ? "an object that refuses" : text);
 }

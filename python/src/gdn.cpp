@@ -14,14 +14,14 @@ void read_gate(In& in, gdn::Gate& gate) {
     gate.kind = kind;
     in.call.rename("gate", name);
     if (++kinds > 1) throw InvalidArgument(name, "at most one of alpha, log_alpha and a", "more");
-    gate.value = in.read(key);
+    in.read(key, gate.value);
   };
   using Key = typename In::Key;
   take(Key("alpha"), gdn::Gate::Kind::kLinear, "alpha");
   take(Key("log_alpha"), gdn::Gate::Kind::kLog, "log_alpha");
   take(Key("a"), gdn::Gate::Kind::kRaw, "a");
-  gate.A_log = in.maybe_read("A_log");
-  gate.dt_bias = in.maybe_read("dt_bias");
+  in.maybe_read("A_log", gate.A_log);
+  in.maybe_read("dt_bias", gate.dt_bias);
   if (gate.kind != gdn::Gate::Kind::kRaw && gate.A_log.present()) {
     throw InvalidArgument("A_log", "none without a", "a tensor");
   }
@@ -32,26 +32,30 @@ void read_gate(In& in, gdn::Gate& gate) {
 
 template <class In>
 void read_beta(In& in, gdn::Beta& beta) {
-  if (in.given("beta")) beta = gdn::Beta::probability(in.read("beta"));
+  if (in.given("beta")) {
+    beta.kind = gdn::Beta::Kind::kProbability;
+    in.read("beta", beta.value);
+  }
   if (!in.given("b")) return;
   if (in.given("beta")) throw InvalidArgument("b", "at most one of beta and b", "both");
-  beta = gdn::Beta::logit(in.read("b"));
+  beta.kind = gdn::Beta::Kind::kLogit;
+  in.read("b", beta.value);
   in.call.rename("beta", "b");
 }
 
 template <class In, class Params>
 void read_slots(In& in, Params& p) {
-  p.read_slots = in.maybe_read("read_slots");
-  p.read_columns = in.maybe_read("read_columns");
-  p.write_slots = in.maybe_read("write_slots");
+  in.maybe_read("read_slots", p.read_slots);
+  in.maybe_read("read_columns", p.read_columns);
+  in.maybe_read("write_slots", p.write_slots);
   p.first_slot = in.integer("first_slot");
 }
 
 template <class In, class Params>
 void read_sequences(In& in, Params& p) {
-  p.cu_seqlens = in.maybe_read("cu_seqlens");
-  p.starts = in.maybe_read("starts");
-  p.lengths = in.maybe_read("lengths");
+  in.maybe_read("cu_seqlens", p.cu_seqlens);
+  in.maybe_read("starts", p.starts);
+  in.maybe_read("lengths", p.lengths);
 }
 
 template <class In, class Params>
@@ -67,8 +71,8 @@ void read_math(In& in, Params& p) {
 
 template <class In>
 void read_norm(In& in, norm::GatedNorm& norm) {
-  norm.z = in.maybe_read("z");
-  norm.weight = in.maybe_read("norm_weight");
+  in.maybe_read("z", norm.z);
+  in.maybe_read("norm_weight", norm.weight);
   norm.eps = in.number("norm_eps");
   norm.gate = in.template choice<norm::Activation>(
       "norm_gate", {{"silu", static_cast<int>(norm::Activation::kSilu)},
@@ -110,16 +114,16 @@ constexpr auto kDecode = std::to_array<const char*>({"q",
 PyObject* decode(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kDecode>("gdn.decode", arguments, count, [](auto& in) {
     gdn::DecodeParams p;
-    p.q = in.read("q");
-    p.k = in.read("k");
-    p.v = in.read("v");
-    p.state = in.write("state");
+    in.read("q", p.q);
+    in.read("k", p.k);
+    in.read("v", p.v);
+    in.write("state", p.state);
     read_gate(in, p.gate);
     read_beta(in, p.beta);
     read_slots(in, p);
     read_math(in, p);
     read_norm(in, p.norm);
-    p.out = in.output("out", p.v, p.read_slots.present());
+    in.output(p.out, "out", p.v, p.read_slots.present());
     return perform(in.call, p, gdn::decode);
   });
 }
@@ -162,22 +166,22 @@ constexpr auto kMtp = std::to_array<const char*>({"q",
 PyObject* mtp(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kMtp>("gdn.mtp", arguments, count, [](auto& in) {
     gdn::MtpParams p;
-    p.q = in.read("q");
-    p.k = in.read("k");
-    p.v = in.read("v");
-    p.state = in.write("state");
+    in.read("q", p.q);
+    in.read("k", p.k);
+    in.read("v", p.v);
+    in.write("state", p.state);
     read_gate(in, p.gate);
     read_beta(in, p.beta);
     read_slots(in, p);
-    p.states_out = in.maybe_write("states_out");
-    p.step_slots = in.maybe_read("step_slots");
-    p.commit_lengths = in.maybe_read("commit_lengths");
+    in.maybe_write("states_out", p.states_out);
+    in.maybe_read("step_slots", p.step_slots);
+    in.maybe_read("commit_lengths", p.commit_lengths);
     p.update_state = in.flag("update_state");
     read_sequences(in, p);
     read_math(in, p);
     read_norm(in, p.norm);
     const bool ragged = p.cu_seqlens.present() || p.starts.present();
-    p.out = in.output("out", p.v, ragged || p.read_slots.present());
+    in.output(p.out, "out", p.v, ragged || p.read_slots.present());
     return perform(in.call, p, gdn::mtp);
   });
 }
@@ -242,28 +246,32 @@ std::size_t workspace_bytes(const gdn::PrefillParams& p, const Context& context)
 PyObject* prefill(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kPrefill>("gdn.prefill", arguments, count, [](auto& in) {
     gdn::PrefillParams p;
-    p.q = in.read("q");
-    p.k = in.read("k");
-    p.v = in.read("v");
+    in.read("q", p.q);
+    in.read("k", p.k);
+    in.read("v", p.v);
     read_sequences(in, p);
-    p.state_out = in.maybe_write("state_out");
+    in.maybe_write("state_out", p.state_out);
     p.update_state = in.flag("update_state");
     const bool state_written = !p.state_out.present() && p.update_state;
-    p.state = state_written ? in.maybe_write("state") : in.maybe_read("state");
+    if (state_written) {
+      in.maybe_write("state", p.state);
+    } else {
+      in.maybe_read("state", p.state);
+    }
     read_gate(in, p.gate);
     read_beta(in, p.beta);
     read_slots(in, p);
-    p.has_initial_state = in.maybe_read("has_initial_state");
-    p.checkpoints = in.maybe_write("checkpoints");
-    p.checkpoint_starts = in.maybe_read("checkpoint_starts");
-    p.checkpoint_slots = in.maybe_read("checkpoint_slots");
+    in.maybe_read("has_initial_state", p.has_initial_state);
+    in.maybe_write("checkpoints", p.checkpoints);
+    in.maybe_read("checkpoint_starts", p.checkpoint_starts);
+    in.maybe_read("checkpoint_slots", p.checkpoint_slots);
     p.checkpoint_every = in.integer("checkpoint_every");
-    p.checkpoint_offsets = in.maybe_read("checkpoint_offsets");
+    in.maybe_read("checkpoint_offsets", p.checkpoint_offsets);
     read_math(in, p);
     p.decay_cutoff_log2 = in.maybe_number("decay_cutoff_log2");
     TensorView like = p.v;  // [total, Hs, V]
     if (like.rank == 3 && p.q.rank == 3) like.shape[1] = std::max(p.q.shape[1], p.v.shape[1]);
-    p.out = in.output("out", like, true);
+    in.output(p.out, "out", like, true);
     const Workspace workspace = in.workspace("workspace", workspace_bytes(p, in.call.context()));
     return perform(in.call, p, [&](const auto& params, const Context& context) {
       gdn::prefill(params, workspace, context);
@@ -282,9 +290,9 @@ constexpr auto kRecurrence = std::to_array<const char*>(
 PyObject* recurrence(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kRecurrence>("gdn.recurrence", arguments, count, [](auto& in) {
     gdn::RecurrenceParams p;
-    p.qkv = in.read("qkv");
+    in.read("qkv", p.qkv);
     read_sequences(in, p);
-    p.state = in.write("state");
+    in.write("state", p.state);
     p.key_heads = in.integer("key_heads");
     p.value_heads = in.integer("value_heads");
     p.key_dim = in.integer("key_dim");
@@ -302,7 +310,7 @@ PyObject* recurrence(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
       throw InvalidArgument("heads", "sizes >= 0", "others");
     }
     const std::int64_t shape[2] = {p.qkv.rank > 0 ? p.qkv.shape[0] : 0, channels};
-    p.out = in.output("out", p.qkv.dtype, shape, true);
+    in.output(p.out, "out", p.qkv.dtype, shape, true);
     return perform(in.call, p, gdn::recurrence);
   });
 }

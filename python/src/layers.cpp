@@ -16,22 +16,22 @@ conv::Activation activation(auto& in) {
 // `slots` is read_slots under the name of calls that have no other.
 template <class In, class Params>
 void read_pool_arguments(In& in, Params& p) {
-  p.bias = in.maybe_read("bias");
-  p.cu_seqlens = in.maybe_read("cu_seqlens");
-  p.starts = in.maybe_read("starts");
-  p.lengths = in.maybe_read("lengths");
-  p.read_slots = in.maybe_read("read_slots");
+  in.maybe_read("bias", p.bias);
+  in.maybe_read("cu_seqlens", p.cu_seqlens);
+  in.maybe_read("starts", p.starts);
+  in.maybe_read("lengths", p.lengths);
+  in.maybe_read("read_slots", p.read_slots);
   if (in.given("slots")) {
     if (p.read_slots.present()) {
       throw InvalidArgument("slots", "none beside read_slots", "both");
     }
-    p.read_slots = in.read("slots");
+    in.read("slots", p.read_slots);
     in.call.rename("read_slots", "slots");
   }
-  p.read_columns = in.maybe_read("read_columns");
-  p.write_slots = in.maybe_read("write_slots");
+  in.maybe_read("read_columns", p.read_columns);
+  in.maybe_read("write_slots", p.write_slots);
   p.first_slot = in.integer("first_slot");
-  p.window_offsets = in.maybe_read("window_offsets");
+  in.maybe_read("window_offsets", p.window_offsets);
   p.activation = activation(in);
 }
 
@@ -64,14 +64,14 @@ constexpr auto kPrefill = std::to_array<const char*>({"x",
 PyObject* prefill(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kPrefill>("conv.prefill", arguments, count, [](auto& in) {
     conv::PrefillParams p;
-    p.x = in.read("x");
-    p.weight = in.read("weight");
-    p.state = in.maybe_write("state");
+    in.read("x", p.x);
+    in.read("weight", p.weight);
+    in.maybe_write("state", p.state);
     read_pool_arguments(in, p);
-    p.has_initial_state = in.maybe_read("has_initial_state");
-    p.checkpoint_offsets = in.maybe_read("checkpoint_offsets");
-    p.checkpoint_slots = in.maybe_read("checkpoint_slots");
-    p.out = in.output("out", p.x, may_skip_tokens(p));
+    in.maybe_read("has_initial_state", p.has_initial_state);
+    in.maybe_read("checkpoint_offsets", p.checkpoint_offsets);
+    in.maybe_read("checkpoint_slots", p.checkpoint_slots);
+    in.output(p.out, "out", p.x, may_skip_tokens(p));
     return perform(in.call, p, conv::prefill);
   });
 }
@@ -84,12 +84,12 @@ constexpr auto kUpdate = std::to_array<const char*>(
 PyObject* update(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kUpdate>("conv.update", arguments, count, [](auto& in) {
     conv::UpdateParams p;
-    p.x = in.read("x");
-    p.weight = in.read("weight");
-    p.state = in.write("state");
+    in.read("x", p.x);
+    in.read("weight", p.weight);
+    in.write("state", p.state);
     read_pool_arguments(in, p);
-    p.commit_lengths = in.maybe_read("commit_lengths");
-    p.out = in.output("out", p.x, may_skip_tokens(p));
+    in.maybe_read("commit_lengths", p.commit_lengths);
+    in.output(p.out, "out", p.x, may_skip_tokens(p));
     return perform(in.call, p, conv::update);
   });
 }
@@ -100,14 +100,14 @@ constexpr auto kGatedRms =
 PyObject* gated_rms(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kGatedRms>("norm.gated_rms", arguments, count, [](auto& in) {
     norm::GatedRmsParams p;
-    p.x = in.read("x");
-    p.z = in.read("z");
-    p.weight = in.read("weight");
+    in.read("x", p.x);
+    in.read("z", p.z);
+    in.read("weight", p.weight);
     p.eps = in.number("eps");
     p.gate = in.template choice<norm::Activation>(
         "gate", {{"silu", static_cast<int>(norm::Activation::kSilu)},
                  {"sigmoid", static_cast<int>(norm::Activation::kSigmoid)}});
-    p.out = in.output("out", p.x, false);
+    in.output(p.out, "out", p.x, false);
     return perform(in.call, p, norm::gated_rms);
   });
 }

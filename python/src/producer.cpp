@@ -73,7 +73,7 @@ bool grad_enabled() {
   return enabled;
 }
 
-Producer producer_of(PyObject* object) {
+const Producer& producer_of(PyObject* object) {
   // Guarded by the GIL. A cached type is kept alive: its address must not become another type's.
   static std::array<Producer, 16> cache;
   static std::size_t count = 0;
@@ -81,10 +81,12 @@ Producer producer_of(PyObject* object) {
   for (std::size_t i = 0; i < count; ++i) {
     if (cache[i].type == type) return cache[i];
   }
-  const Producer found = classify(type);
+  static thread_local Producer found;
+  found = classify(type);
   if (found.source != Source::kNone && found.source != Source::kTraced && count < cache.size()) {
     Py_INCREF(type);
-    cache[count++] = found;
+    cache[count] = found;
+    return cache[count++];
   }
   return found;
 }

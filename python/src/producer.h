@@ -23,7 +23,8 @@ struct Producer {
   bool immutable = false;            // jax: its arrays never change
 };
 
-Producer producer_of(PyObject* object);
+// Valid until the next call in this thread.
+const Producer& producer_of(PyObject* object);
 
 // torch.is_grad_enabled(), for a process that has torch loaded.
 bool grad_enabled();

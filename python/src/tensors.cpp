@@ -52,9 +52,8 @@ DType dtype_of_format(const char* format, Py_ssize_t size) {
 
 // What hyla::from_dlpack does, for the tensors that calls are made of; it gets all others, and the
 // errors.
-TensorView view_of(const DLTensor& tensor, const char* name) {
+void fill(const DLTensor& tensor, const char* name, TensorView& view) {
   constexpr auto key = [](unsigned code, unsigned bits) { return code << 8 | bits; };
-  TensorView view;
   switch (key(tensor.dtype.code, tensor.dtype.bits)) {
     case key(4, 16):
       view.dtype = DType::kBFloat16;
@@ -72,12 +71,16 @@ TensorView view_of(const DLTensor& tensor, const char* name) {
       view.dtype = DType::kInt64;
       break;
     default:
-      return from_dlpack(tensor, name);
+      view = from_dlpack(tensor, name);
+      return;
   }
   const bool usual = tensor.dtype.lanes == 1 && tensor.ndim >= 0 &&
                      tensor.ndim <= TensorView::kMaxRank && tensor.strides != nullptr &&
                      (tensor.device.device_type == kDLCPU || tensor.device.device_type == kDLCUDA);
-  if (!usual) return from_dlpack(tensor, name);
+  if (!usual) {
+    view = from_dlpack(tensor, name);
+    return;
+  }
   view.device =
       tensor.device.device_type == kDLCPU ? Device::cpu() : Device::cuda(tensor.device.device_id);
   view.rank = tensor.ndim;
@@ -86,7 +89,6 @@ TensorView view_of(const DLTensor& tensor, const char* name) {
     view.strides[d] = tensor.strides[d];
   }
   if (tensor.data != nullptr) view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
-  return view;
 }
 
 [[noreturn]] void fail(const char* name, std::string expected, std::string got) {
@@ -99,18 +101,21 @@ TensorView view_of(const DLTensor& tensor, const char* name) {
 
 }  // namespace
 
-TensorView Call::tensor(std::size_t i, Access access) {
+void Call::tensor(std::size_t i, Access access, TensorView& view) {
   PyObject* object = arguments_[i];
   const char* name = names_[i];
-  const Producer producer = producer_of(object);
+  const Producer& producer = producer_of(object);
   switch (producer.source) {
     case Source::kExchange:
-      return exchange(name, object, producer, access);
+      exchange(name, object, producer, view);
+      return;
     case Source::kNumpy:
       settle(object, producer, Device::cpu());
-      return numpy(name, object, access);
+      view = numpy(name, object, access);
+      return;
     case Source::kProtocol:
-      return protocol(name, object, producer, access);
+      view = protocol(name, object, producer, access);
+      return;
     case Source::kTraced:
       throw Traced();
     case Source::kNone:
@@ -173,28 +178,27 @@ void Call::set_stream(std::size_t i) {
   }
 }
 
-TensorView Call::exchange(const char* name, PyObject* object, const Producer& producer, Access) {
+void Call::exchange(const char* name, PyObject* object, const Producer& producer,
+                    TensorView& view) {
   if (producer.gradients) refuse_gradient(name, object);
-  DLTensor tensor;
   if (producer.api->tensor_from_object != nullptr) {
+    DLTensor tensor;
     if (producer.api->tensor_from_object(object, &tensor) != 0) {
       fail_from_python(name, "a tensor with memory that DLPack can describe");
     }
-    const TensorView view = view_of(tensor, name);
-    settle(object, producer, view.device);
-    return view;
+    fill(tensor, name, view);
+  } else {
+    ManagedTensor* managed = nullptr;
+    if (producer.api->managed_from_object(object, &managed) != 0) {
+      fail_from_python(name, "a tensor with memory that DLPack can describe");
+    }
+    hold(PyCapsule_New(managed, nullptr, [](PyObject* capsule) {
+      auto* owned = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, nullptr));
+      if (owned->deleter != nullptr) owned->deleter(owned);
+    }));
+    fill(managed->tensor, name, view);
   }
-  ManagedTensor* managed = nullptr;
-  if (producer.api->managed_from_object(object, &managed) != 0) {
-    fail_from_python(name, "a tensor with memory that DLPack can describe");
-  }
-  hold(PyCapsule_New(managed, nullptr, [](PyObject* capsule) {
-    auto* owned = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, nullptr));
-    if (owned->deleter != nullptr) owned->deleter(owned);
-  }));
-  const TensorView view = from_dlpack(managed->tensor, name);
   settle(object, producer, view.device);
-  return view;
 }
 
 TensorView Call::numpy(const char* name, PyObject* object, Access access) {
@@ -208,7 +212,7 @@ TensorView Call::numpy(const char* name, PyObject* object, Access access) {
   view.dtype = dtype_of_format(buffer.format, buffer.itemsize);
   if (view.dtype == DType::kNone) {
     fail(name, "a dtype that hyla knows",
-         nb::cast<std::string>(nb::str(nb::handle(object).attr("dtype"))));
+         nb::str(nb::object(nb::handle(object).attr("dtype"))).c_str());
   }
   if (access == Access::kWrite && buffer.readonly) fail_read_only(name, "a read-only numpy array");
   if (buffer.ndim > TensorView::kMaxRank) {
@@ -237,7 +241,9 @@ TensorView Call::protocol(const char* name, PyObject* object, const Producer& pr
   if (!nb::hasattr(handle, "__dlpack__"))
     return described(name, object, "cuda_array_interface", access);
   nb::object export_ = nb::module_::import_("hyla._frameworks").attr("export");
-  nb::object device = nb::module_::import_("hyla._frameworks").attr("device")(handle);
+  nb::object ask = nb::module_::import_("hyla._frameworks").attr("device");
+  nb::object device = nb::steal(PyObject_CallOneArg(ask.ptr(), object));
+  if (!device.is_valid()) fail_from_python(name, "a tensor on a CPU or a CUDA device");
   const int index = nb::cast<int>(device);
   settle(object, producer, index < 0 ? Device::cpu() : Device::cuda(index));
   PyObject* capsule = PyObject_CallFunction(export_.ptr(), "OKi", object,
@@ -289,18 +295,17 @@ TensorView Call::described(const char* name, PyObject* object, const char* how, 
   return view;
 }
 
-TensorView Call::output(std::size_t i, DType dtype, std::span<const std::int64_t> shape,
-                        bool zero) {
+void Call::output(std::size_t i, DType dtype, std::span<const std::int64_t> shape, bool zero,
+                  TensorView& view) {
   if (given(i)) {
-    const TensorView view = tensor(i, Access::kWrite);
+    tensor(i, Access::kWrite, view);
     result_ = arguments_[i];
-    return view;
+    return;
   }
   PyObject* object = nullptr;
-  const TensorView view = allocate(names_[i], dtype, shape, zero, &object);
+  view = allocate(names_[i], dtype, shape, zero, &object);
   result_ = object;
   allocated_ = true;
-  return view;
 }
 
 TensorView Call::allocate(const char* name, DType dtype, std::span<const std::int64_t> shape,
@@ -311,7 +316,7 @@ TensorView Call::allocate(const char* name, DType dtype, std::span<const std::in
     for (std::int64_t size : shape) sizes.append(size);
     nb::object made = make(nb::handle(first_), nb::tuple(sizes), name_of(dtype), zero);
     *object = made.release().ptr();
-    const Producer producer = producer_of(*object);
+    const Producer& producer = producer_of(*object);
     return producer.source == Source::kNumpy ? numpy(name, *object, Access::kWrite)
                                              : protocol(name, *object, producer, Access::kWrite);
   }
@@ -354,7 +359,8 @@ TensorView Call::allocate(const char* name, DType dtype, std::span<const std::in
 Workspace Call::workspace(std::size_t i, std::size_t bytes) {
   constexpr std::size_t kAlignment = 256;
   if (given(i)) {
-    const TensorView view = tensor(i, Access::kWrite);
+    TensorView view;
+    tensor(i, Access::kWrite, view);
     std::int64_t dense = 1;
     for (int d = view.rank - 1; d >= 0; --d) {
       if (view.shape[d] > 1 && view.strides[d] != dense) {

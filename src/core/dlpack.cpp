@@ -1,6 +1,8 @@
 #include <hyla/dlpack.h>
 
 #include <cstddef>
+#include <iterator>
+#include <string>
 
 #include "core/check.h"
 
@@ -25,6 +27,16 @@ constexpr Code kCodes[] = {
 
 enum DeviceNumber : int { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
 
+// "float64", "complex64", ...
+std::string type_text(DLDataType type) {
+  constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  if (type.code >= std::size(kNames)) {
+    return "DLPack type code " + core::text(std::int64_t{type.code}) + " of " +
+           core::text(std::int64_t{type.bits}) + " bits";
+  }
+  return kNames[type.code] + core::text(std::int64_t{type.bits});
+}
+
 DType dtype_from(DLDataType type, std::string_view argument) {
   if (type.lanes != 1) {
     core::fail(argument, "a dtype of 1 lane", core::text(std::int64_t{type.lanes}) + " lanes");
@@ -32,9 +44,7 @@ DType dtype_from(DLDataType type, std::string_view argument) {
   for (const Code& known : kCodes) {
     if (known.code == type.code && known.bits == type.bits) return known.dtype;
   }
-  core::fail(argument, "a dtype that hyla knows",
-             "DLPack type code " + core::text(std::int64_t{type.code}) + " of " +
-                 core::text(std::int64_t{type.bits}) + " bits");
+  core::fail(argument, "a dtype that hyla knows", type_text(type));
 }
 
 Device device_from(DLDevice device, std::string_view argument) {

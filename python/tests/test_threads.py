@@ -1,0 +1,67 @@
+"""Calls from several threads at once, and the interpreter's lock."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+import hyla
+
+B, H, HV, K, V = 2, 2, 4, 32, 32
+
+
+def problem(seed, to):
+    rng = np.random.default_rng(seed)
+    q, k = (rng.standard_normal((B, H, K)).astype(np.float32) for _ in range(2))
+    v = rng.standard_normal((B, HV, V)).astype(np.float32)
+    return [to(x) for x in (q, k, v, rng.standard_normal((B, HV, V, K)).astype(np.float32))]
+
+
+def test_threads_do_not_disturb_each_other():
+    def work(seed):
+        for to in (np.array, torch.tensor):
+            alone = problem(seed, to)
+            want = hyla.gdn.decode(*alone, l2norm=True)
+            for _ in range(40):
+                mine = problem(seed, to)
+                got = hyla.gdn.decode(*mine, l2norm=True)
+                assert (got == want).all() and (mine[3] == alone[3]).all()
+                try:
+                    hyla.gdn.decode(*mine, layout=f"{seed}")
+                except hyla.InvalidArgument as error:
+                    assert error.got == f"'{seed}'"
+                else:
+                    raise AssertionError("not refused")
+        return seed
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(24))) == list(range(24))
+
+
+def test_other_threads_run_during_a_call():
+    """The lock is released: a counter in Python goes on while C++ computes."""
+    tokens = 3000
+    rng = np.random.default_rng(0)
+    q, k = (rng.standard_normal((tokens, 1, 64)).astype(np.float32) for _ in range(2))
+    v = rng.standard_normal((tokens, 2, 64)).astype(np.float32)
+    done, ticks = threading.Event(), []
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        start = time.perf_counter()
+        hyla.reference.gdn.prefill(q, k, v, cu_seqlens=np.array([0, tokens]), l2norm=True)
+        end = time.perf_counter()
+    finally:
+        done.set()
+        thread.join()
+    during = [t for t in ticks if start < t < end]
+    assert end - start > 0.02, "too short to tell"
+    assert len(during) >= 5
