@@ -38,7 +38,7 @@ class Problem:
         self.K, self.V = draw(head_dims), draw(head_dims)
         self.layout = draw(layouts)
         self.gap = draw(st.integers(0, 2))
-        self.arrays = {}
+        self.arrays, self.operands = {}, np.float32
         self.tokens = tokens_shape
         self.keywords = {"layout": self.layout, "l2norm": draw(st.booleans())}
         if draw(st.booleans()):
@@ -118,7 +118,10 @@ class Problem:
         self.close(got, want, self.arrays[name].view.dtype.type)
 
     def close(self, got, want, dtype):
-        assert_rounded(got, want, dtype, exact=self.exact, tokens=int(np.prod(self.tokens)))
+        tokens = int(np.prod(self.tokens))
+        assert_rounded(
+            got, want, dtype, exact=self.exact, tokens=tokens, operands=self.operands
+        )
 
     def check_untouched(self, written=()):
         for name, held in self.arrays.items():
@@ -224,6 +227,7 @@ def test_prefill(data):
     lengths, cu = ragged(draw)
     N, total = len(lengths), int(cu[-1])
     p = Problem(draw, (total,))
+    p.operands = p.io
     grouped_queries = draw(st.booleans())
     heads = p.HV
     Hq, Hk, HV = (heads, p.H, p.H) if grouped_queries else (p.H, p.H, heads)
