@@ -101,6 +101,17 @@ TEST_F(GpuPrefill, FewLongSequences) {
   }
 }
 
+// So few and so long that segments of a sequence are worked on at once.
+TEST_F(GpuPrefill, Segments) {
+  for (const char* io : {"bf16", "f16"}) {
+    for (const char* lens : {"4000", "2500+70+1800"}) {
+      const std::string problem =
+          std::string("gdn_prefill:lens=") + lens + ",hq=1,hv=1,io=" + io + ",seed=9";
+      EXPECT_GE(check_all(problem, CaseOptions::plain()), 4) << problem;
+    }
+  }
+}
+
 TEST_F(GpuPrefill, HostileTensors) {
   for (int seed = 600; seed < 608; ++seed) {
     check_all("gdn_prefill:lens=130+0+64+5x3,hq=2,hv=4,checkpoint=64,seed=" + std::to_string(seed),
@@ -237,7 +248,7 @@ TEST_F(GpuPrefill, ACheckpointIsTheFinalStateOfAPrefix) {
 // walks token by token, since the float64 reference would take minutes; bf16 operands make an error
 // of 2^-9 a chunk, of which the decay forgets all but the last few.
 TEST_F(GpuPrefill, AStateAfterManyTokens) {
-  const Call call = random_call(parse_problem("gdn_prefill:lens=131072,hq=1,hv=2,seed=5"));
+  const Call call = random_call(parse_problem("gdn_prefill:lens=131072,hq=1,hv=1,gate=log,seed=5"));
   const DeviceCall gpu(call);
   const auto state_of = [&](const std::string& implementation) {
     gpu.upload(call);

@@ -113,8 +113,36 @@ const std::vector<const char*> kGpu = {
     "conv_prefill:lens=1024x8,device=cuda",
     "conv_update:b=512,device=cuda",
     "conv_update:b=128,device=cuda",
+    "gdn_prefill:lens=64,device=cuda",
+    "gdn_prefill:lens=256,device=cuda",
+    "gdn_prefill:lens=2048,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=256x64,hq=2,hv=8,device=cuda",
     "norm_gated_rms:b=128,device=cuda",
     "norm_gated_rms:b=8192,device=cuda",
+};
+
+// Chunked prefill: the shapes that others publish, very short ones, one long among many short.
+const std::vector<const char*> kPrefill = {
+    "gdn_prefill:lens=32768,device=cuda",
+    "gdn_prefill:lens=8192,device=cuda",
+    "gdn_prefill:lens=2048,device=cuda",
+    "gdn_prefill:lens=8192x4,device=cuda",
+    "gdn_prefill:lens=1024x8,device=cuda",
+    "gdn_prefill:lens=16384x2,device=cuda",
+    "gdn_prefill:lens=256x64,device=cuda",
+    "gdn_prefill:lens=32768,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=8192,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=4096x8,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=32768,hq=16,hv=64,device=cuda",
+    "gdn_prefill:lens=8192x4,hq=16,hv=64,device=cuda",
+    "gdn_prefill:lens=32768,hq=16,hv=48,device=cuda",
+    "gdn_prefill:lens=4096x8,hq=16,hv=48,device=cuda",
+    "gdn_prefill:lens=131072,hq=4,hv=8,device=cuda",
+    "gdn_prefill:lens=64,device=cuda",
+    "gdn_prefill:lens=256,device=cuda",
+    "gdn_prefill:lens=16x64,device=cuda",
+    "gdn_prefill:lens=16384+64x64,device=cuda",
+    "gdn_prefill:lens=8192x4,norm=1,gate=raw,beta=logit,device=cuda",
 };
 
 void require_device(const testing::ProblemSpec& spec) {
@@ -137,6 +165,7 @@ const std::vector<Suite>& suites() {
       {"quick", "every operation, small", kQuick},
       {"cpu", "one layer's shapes on the CPU", kCpu},
       {"gpu", "the shapes of the published tables on a CUDA device", kGpu},
+      {"prefill", "chunked prefill on a CUDA device; to measure, too long to check", kPrefill},
   };
   return all;
 }

@@ -18,71 +18,82 @@ namespace hyla::gdn {
 inline constexpr float kLeastLog2 = -150.0f;
 
 // Asks for the 4 aligned bytes that hold an element; 16-bit elements are picked out later.
-__device__ __forceinline__ void load_word(std::uint32_t* to, const core::TokenView& view, int token,
-                                          int head) {
-  const auto size = view.dtype == DType::kFloat32 ? 4 : 2;
-  const auto address =
-      reinterpret_cast<std::uint64_t>(view.data) +
-      static_cast<std::uint64_t>(view.offset(0, token, head)) * static_cast<std::uint64_t>(size);
+__device__ __forceinline__ void load_word(std::uint32_t* to, std::uint64_t address) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(arch::shared_address(to)),
                "l"(address & ~std::uint64_t{3})
                : "memory");
 }
 
-__device__ __forceinline__ float number_in_word(std::uint32_t word, const core::TokenView& view,
-                                                int token, int head) {
-  if (view.dtype == DType::kFloat32) return __uint_as_float(word);
-  const auto index = static_cast<std::uint32_t>(reinterpret_cast<std::uint64_t>(view.data) >> 1) +
-                     static_cast<std::uint32_t>(view.offset(0, token, head));
-  return device::number(index & 1 ? word >> 16 : word & 0xffff, view.dtype);
+__device__ __forceinline__ float number_in_word(std::uint32_t word, DType dtype,
+                                                std::uint64_t address) {
+  if (dtype == DType::kFloat32) return __uint_as_float(word);
+  return device::number(static_cast<std::uint32_t>(address) & 2 ? word >> 16 : word & 0xffff,
+                        dtype);
+}
+
+__device__ __forceinline__ std::int64_t token_bytes(const core::TokenView& view) {
+  return view.token_stride * bytes_of(view.dtype);
 }
 
 // Lane l asks for tokens 2 l and 2 l + 1; those past the end are left alone.
 __device__ __forceinline__ void load_gates(const PrefillProblem& p, const ChunkInfo& chunk,
                                            std::uint32_t (&gates)[2][64], int lane) {
-#pragma unroll
-  for (int i = 2 * lane; i < 2 * lane + 2; ++i) {
-    if (i >= chunk.rows) break;
-    if (p.gate.kind != Gate::Kind::kNone) {
-      load_word(&gates[0][i], p.gate.value, chunk.token + i, chunk.head);
-    }
-    if (p.beta.kind != Beta::Kind::kNone) {
-      load_word(&gates[1][i], p.beta.value, chunk.token + i, chunk.head);
-    }
+  const int i = 2 * lane, rows = chunk.rows;
+  if (p.gate.kind != Gate::Kind::kNone) {
+    const std::int64_t step = token_bytes(p.gate.value);
+    const std::uint64_t first = chunk.gate + static_cast<std::uint64_t>(i * step);
+    if (i < rows) load_word(&gates[0][i], first);
+    if (i + 1 < rows) load_word(&gates[0][i + 1], first + static_cast<std::uint64_t>(step));
+  }
+  if (p.beta.kind != Beta::Kind::kNone) {
+    const std::int64_t step = token_bytes(p.beta.value);
+    const std::uint64_t first = chunk.beta + static_cast<std::uint64_t>(i * step);
+    if (i < rows) load_word(&gates[1][i], first);
+    if (i + 1 < rows) load_word(&gates[1][i + 1], first + static_cast<std::uint64_t>(step));
   }
 }
 
+__device__ __forceinline__ float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// log2(alpha) with an error of a float32 rounding of alpha.
 __device__ __forceinline__ float log2_alpha(const PrefillProblem& p, const ChunkInfo& chunk,
-                                            std::uint32_t word, int i) {
-  if (i >= chunk.rows || p.gate.kind == Gate::Kind::kNone) return 0.0f;
-  const float x = number_in_word(word, p.gate.value, chunk.token + i, chunk.head);
+                                            float x) {
+  constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
   float log2;
   if (p.gate.kind == Gate::Kind::kLinear) {
-    log2 = log2f(x);
+    log2 = log2_fast(x);
   } else if (p.gate.kind == Gate::Kind::kLog) {
-    log2 = x * 1.44269504f;
+    log2 = x * kLog2e;
   } else {
-    log2 = -chunk.rate * device::softplus(x + chunk.bias);
+    const float y = x + chunk.bias;
+    const float softplus = fmaxf(y, 0.0f) + kLn2 * log2_fast(1.0f + exp2_fast(-kLog2e * fabsf(y)));
+    log2 = -chunk.rate * softplus;
   }
   return fmaxf(log2, kLeastLog2);
-}
-
-__device__ __forceinline__ float chunk_beta(const PrefillProblem& p, const ChunkInfo& chunk,
-                                            std::uint32_t word, int i) {
-  if (i >= chunk.rows) return 0.0f;
-  if (p.beta.kind == Beta::Kind::kNone) return 1.0f;
-  const float x = number_in_word(word, p.beta.value, chunk.token + i, chunk.head);
-  return p.beta.kind == Beta::Kind::kLogit ? device::sigmoid(x) : x;
 }
 
 // By one warp: the words become g and beta, in place.
 __device__ __forceinline__ void scan_gates(const PrefillProblem& p, const ChunkInfo& chunk,
                                            std::uint32_t (&gates)[2][64], int lane) {
   asm volatile("cp.async.wait_all;" ::: "memory");
-  const int i = 2 * lane;
-  const uint2 words = *reinterpret_cast<const uint2*>(&gates[0][i]);
-  const float first = log2_alpha(p, chunk, words.x, i);
-  const float both = first + log2_alpha(p, chunk, words.y, i + 1);
+  const int i = 2 * lane, rows = chunk.rows;
+  const bool here = i < rows, both_here = i + 1 < rows;
+  float first = 0.0f, second = 0.0f;
+  if (p.gate.kind != Gate::Kind::kNone) {
+    const uint2 words = *reinterpret_cast<const uint2*>(&gates[0][i]);
+    const std::uint64_t step = static_cast<std::uint64_t>(token_bytes(p.gate.value));
+    const std::uint64_t at = chunk.gate + static_cast<std::uint64_t>(i) * step;
+    const DType dtype = p.gate.value.dtype;
+    first = log2_alpha(p, chunk, number_in_word(words.x, dtype, at));
+    second = log2_alpha(p, chunk, number_in_word(words.y, dtype, at + step));
+    if (!here) first = 0.0f;
+    if (!both_here) second = 0.0f;
+  }
+  const float both = first + second;
   float sum = both;
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
@@ -90,9 +101,19 @@ __device__ __forceinline__ void scan_gates(const PrefillProblem& p, const ChunkI
     if (lane >= d) sum += before;
   }
   *reinterpret_cast<float2*>(&gates[0][i]) = make_float2(first + (sum - both), sum);
-  const uint2 betas = *reinterpret_cast<const uint2*>(&gates[1][i]);
+  float2 beta = make_float2(1.0f, 1.0f);
+  if (p.beta.kind != Beta::Kind::kNone) {
+    const uint2 words = *reinterpret_cast<const uint2*>(&gates[1][i]);
+    const std::uint64_t step = static_cast<std::uint64_t>(token_bytes(p.beta.value));
+    const std::uint64_t at = chunk.beta + static_cast<std::uint64_t>(i) * step;
+    beta.x = number_in_word(words.x, p.beta.value.dtype, at);
+    beta.y = number_in_word(words.y, p.beta.value.dtype, at + step);
+    if (p.beta.kind == Beta::Kind::kLogit) {
+      beta.x = device::sigmoid(beta.x), beta.y = device::sigmoid(beta.y);
+    }
+  }
   *reinterpret_cast<float2*>(&gates[1][i]) =
-      make_float2(chunk_beta(p, chunk, betas.x, i), chunk_beta(p, chunk, betas.y, i + 1));
+      make_float2(here ? beta.x : 0.0f, both_here ? beta.y : 0.0f);
 }
 
 // By the 128 threads of an auxiliary warpgroup: the first half writes what the state warpgroups

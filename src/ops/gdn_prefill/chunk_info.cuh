@@ -7,11 +7,12 @@
 
 namespace hyla::gdn {
 
-struct ChunkInfo {
+struct alignas(16) ChunkInfo {
   int rows;   // tokens; 0: there are no more chunks
   int token;  // the first one
   int head, q_head, k_head, v_head;
   float rate, bias;               // of a raw gate: log2(alpha) = -rate * softplus(value + bias)
+  std::uint64_t gate, beta;       // addresses of the first token's
   bool keys_asked, values_asked;  // of the copy engine
 };
 
@@ -24,6 +25,17 @@ __device__ __forceinline__ void find_tokens(const PrefillProblem& p, int row, in
   length = static_cast<int>(max(std::int64_t{0}, min(p.sequences.length(row), total - b)));
 }
 
+__device__ __forceinline__ std::int64_t bytes_of(DType dtype) {
+  return dtype == DType::kFloat32 ? 4 : 2;
+}
+
+__device__ __forceinline__ std::uint64_t address_of(const core::TokenView& view, int token,
+                                                    int head) {
+  return reinterpret_cast<std::uint64_t>(view.data) +
+         static_cast<std::uint64_t>(view.offset(0, token, head) * bytes_of(view.dtype));
+}
+
+// What is the same for all chunks of a head.
 __device__ __forceinline__ void set_head(const PrefillProblem& p, int head, ChunkInfo& info) {
   const int heads = static_cast<int>(p.heads);
   info.head = head;
@@ -37,6 +49,16 @@ __device__ __forceinline__ void set_head(const PrefillProblem& p, int head, Chun
     info.bias = device::load_number(p.gate.dt_bias.data, p.gate.dt_bias.dtype,
                                     head * p.gate.dt_bias.stride);
   }
+}
+
+// What is not.
+__device__ __forceinline__ void set_tokens(const PrefillProblem& p, int token, int rows,
+                                           ChunkInfo& info) {
+  info.token = token;
+  info.rows = rows;
+  info.gate = address_of(p.gate.value, token, info.head);
+  info.beta = address_of(p.beta.value, token, info.head);
+  info.keys_asked = info.values_asked = false;
 }
 
 }  // namespace hyla::gdn

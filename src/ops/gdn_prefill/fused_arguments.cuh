@@ -15,8 +15,12 @@ struct FusedMaps {
 struct FusedArguments {
   FusedMaps maps;
   PrefillProblem p;
-  int tasks = 0;            // sequences times heads
-  void* records = nullptr;  // [chunk slots, heads] Record; not for the fused kernel
+  int tasks = 0;  // sequences times heads
+  // Not for the fused kernel.
+  void* records = nullptr;  // [chunk slots, heads] Record
+  float* states = nullptr;  // see segments.cuh
+  int parts = 1;
+  bool transfers = false;
 };
 
 }  // namespace hyla::gdn

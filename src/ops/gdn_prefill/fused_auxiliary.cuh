@@ -69,7 +69,7 @@ class Auxiliary {
 
   __device__ __forceinline__ void step_cursor(int chunks, ChunkInfo& to) {
     s.cursors[group()].advance(a, s.order, chunks);
-    s.cursors[group()].describe(to);
+    to = s.cursors[group()].info;
   }
 
   __device__ __forceinline__ void ask_keys(ChunkInfo& chunk, std::uint32_t stage) {

@@ -12,6 +12,7 @@ namespace hyla::gdn {
 // its place is free as early as it can be.
 template <class Io>
 struct FusedPipe {
+  static constexpr bool kRoomy = false;
   FusedShared<Io>& s;
   const int half;
 
@@ -91,7 +92,7 @@ class FusedState {
       for (int c = 0; c < chunks; ++c, ++n) {
         // Whoever makes T' has cleared the rows past the end before.
         if (c + 1 == chunks && rows < kChunk) pipe.wait_inverse(n);
-        chain.chunk(n, c, target);
+        chain.template chunk<Walk::kOutputs>(n, c, c == 0, target);
         if (--until_checkpoint == 0) {
           until_checkpoint = chunks_to_checkpoint(a.p);
           const int tokens = (c + 1) * kChunk;

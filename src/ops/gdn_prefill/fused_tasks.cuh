@@ -67,32 +67,29 @@ __device__ __forceinline__ bool find_task(const FusedArguments& a, const std::ui
 
 // Walks over the chunks of all tasks of a CTA.
 struct ChunkCursor {
+  ChunkInfo info;  // of the chunk
   Task task;
   int chunk;
-  bool done;
-  ChunkInfo info;  // of the task; rows and token not set
 
   __device__ __forceinline__ void start() {
     task.length = task.next = chunk = 0;
-    done = false;
+    info.rows = kChunk;
   }
 
   __device__ __forceinline__ void advance(const FusedArguments& a, const std::uint16_t* order,
                                           int chunks) {
+    if (info.rows == 0) return;  // there were no more already
     chunk += chunks;
 #pragma unroll 1
-    while (!done && chunk >= task.chunks()) {
+    while (chunk * kChunk >= task.length) {
       chunk -= task.chunks();
-      done = !find_task(a, order, task.next, task);
-      if (!done) set_head(a.p, task.head, info);
+      if (!find_task(a, order, task.next, task)) {
+        info.rows = 0;
+        return;
+      }
+      set_head(a.p, task.head, info);
     }
-  }
-
-  __device__ __forceinline__ void describe(ChunkInfo& to) const {
-    to = info;
-    to.keys_asked = to.values_asked = false;
-    to.rows = done ? 0 : min(kChunk, task.length - chunk * kChunk);
-    to.token = task.begin + chunk * kChunk;
+    set_tokens(a.p, task.begin + chunk * kChunk, min(kChunk, task.length - chunk * kChunk), info);
   }
 };
 

@@ -38,8 +38,7 @@ struct PrepareCursor {
       const int chunk = slot - first_chunk_slot(row, begin);
       if (chunk * kChunk >= length || p.slots.read_slot(row) == core::kNullSlot) continue;
       set_head(p, static_cast<int>(item - static_cast<std::int64_t>(slot) * heads), info);
-      info.rows = min(kChunk, length - chunk * kChunk);
-      info.token = begin + chunk * kChunk;
+      set_tokens(p, begin + chunk * kChunk, min(kChunk, length - chunk * kChunk), info);
       return true;
     }
   }

@@ -8,6 +8,7 @@
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/plan.h"
 #include "ops/gdn_prefill/record.cuh"
+#include "ops/gdn_prefill/segments.cuh"
 
 namespace hyla::gdn {
 namespace {
@@ -34,6 +35,10 @@ bool paired(const PoolView& pool) {
   return device::aligned(pool.data, 2 * static_cast<std::int64_t>(size_of(pool.dtype))) &&
          pool.slot_stride % 2 == 0 && pool.head_stride % 2 == 0 && pool.v_stride % 2 == 0;
 }
+
+// N and M of every segment but the last; together these are fewer than half of the
+// multiprocessors, of which a device has at most 144.
+constexpr std::size_t kSegmentBytes = 144 / 2 * 2 * kStateElements * sizeof(float);
 
 PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   return {p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context)};
@@ -80,30 +85,71 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace&, const Conte
   launch(a, static_cast<unsigned>(ctas), context);
 }
 
-const char* prefill_split_refuses(const PrefillProblem& p, const Context& context) {
+namespace {
+
+const char* refuses_split(const PrefillProblem& p, const Context& context) {
   if (const char* reason = prefill_fused_refuses(p, context)) return reason;
   if (!p.sequences.cu_seqlens.present()) return "takes sequences back to back";
-  const PlanShape shape = plan_shape(p, context);
-  if (!may_split(shape.tasks(), shape.multiprocessors)) {
+  if (plan_shape(p, context).ctas_a_task() < 1) {
     return "sequences times heads that keep every multiprocessor busy";
   }
+  return nullptr;
+}
+
+void run_split(FusedArguments& a, const Workspace& workspace, const Context& context) {
+  const PrefillProblem& p = a.p;
+  a.records = workspace.data;
+  const std::int64_t items = chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
+  const SplitShape shape{static_cast<unsigned>(
+      std::min<std::int64_t>((items + 2) / 3, device::multiprocessors(context)))};
+  const auto launch = p.q.dtype == DType::kBFloat16 ? launch_split_bf16 : launch_split_f16;
+  launch(a, shape, context);
+}
+
+}  // namespace
+
+const char* prefill_split_refuses(const PrefillProblem& p, const Context& context) {
+  if (const char* reason = refuses_split(p, context)) return reason;
+  const PlanShape shape = plan_shape(p, context);
   return split_us(shape) < fused_us(shape) ? nullptr : "too short to pay for a second kernel";
 }
 
 std::size_t prefill_split_bytes(const PrefillProblem& p) {
-  return split_bytes(p.sequences.rows, p.heads, p.sequences.tokens);
+  return record_bytes(p.sequences.rows, p.heads, p.sequences.tokens);
 }
 
 void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
                           const Context& context) {
   if (p.sequences.rows == 0) return;
   FusedArguments a = arguments(p);
-  a.records = workspace.data;
-  const std::int64_t items = chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
-  const std::int64_t ctas =
-      std::min<std::int64_t>((items + 2) / 3, device::multiprocessors(context));
-  const auto launch = p.q.dtype == DType::kBFloat16 ? launch_split_bf16 : launch_split_f16;
-  launch(a, static_cast<unsigned>(ctas), context);
+  a.parts = split_parts(plan_shape(p, context));
+  run_split(a, workspace, context);
+}
+
+const char* prefill_segments_refuses(const PrefillProblem& p, const Context& context) {
+  if (context.batch_invariant) return "bits that depend on the length of the sequence";
+  if (p.checkpoint_every > 0) return "states inside segments that are not known in time";
+  if (const char* reason = refuses_split(p, context)) return reason;
+  const PlanShape shape = plan_shape(p, context);
+  const int parts = segment_parts(shape);
+  if (parts == 0) return "too many sequences times heads for segments";
+  return segments_us(shape, parts) < std::min(split_us(shape), fused_us(shape))
+             ? nullptr
+             : "too short for segments";
+}
+
+std::size_t prefill_segments_bytes(const PrefillProblem& p) {
+  return prefill_split_bytes(p) + kSegmentBytes;
+}
+
+void launch_prefill_segments(const PrefillProblem& p, const Workspace& workspace,
+                             const Context& context) {
+  if (p.sequences.rows == 0) return;
+  FusedArguments a = arguments(p);
+  a.parts = segment_parts(plan_shape(p, context));
+  a.transfers = true;
+  a.states = reinterpret_cast<float*>(static_cast<char*>(workspace.data) + prefill_split_bytes(p));
+  run_split(a, workspace, context);
 }
 
 std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
@@ -114,10 +160,12 @@ std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
   Context context;
   context.device = bounds.device;
   if (device::refuses_device(context) != nullptr) return 0;
-  const std::int64_t heads = std::max(bounds.query_heads, bounds.value_heads);
-  const std::int64_t rows =
-      std::min<std::int64_t>(bounds.max_sequences, device::multiprocessors(context) / 2 / heads);
-  return rows < 1 ? 0 : split_bytes(rows, heads, bounds.max_tokens);
+  PlanShape shape;
+  shape.rows = 1;
+  shape.heads = std::max(bounds.query_heads, bounds.value_heads);
+  shape.multiprocessors = device::multiprocessors(context);
+  const std::int64_t rows = std::min(bounds.max_sequences, shape.ctas_a_task());
+  return rows < 1 ? 0 : record_bytes(rows, shape.heads, bounds.max_tokens) + kSegmentBytes;
 }
 
 }  // namespace hyla::gdn

@@ -9,8 +9,11 @@ namespace hyla::gdn {
 void launch_fused_bf16(const FusedArguments&, unsigned ctas, const Context&);
 void launch_fused_f16(const FusedArguments&, unsigned ctas, const Context&);
 
-// prepare on `ctas` CTAs, then serial on two a task
-void launch_split_bf16(const FusedArguments&, unsigned ctas, const Context&);
-void launch_split_f16(const FusedArguments&, unsigned ctas, const Context&);
+struct SplitShape {
+  unsigned prepare_ctas;
+};
+void launch_split_bf16(const FusedArguments&, const SplitShape&, const Context&);
+void launch_split_f16(const FusedArguments&, const SplitShape&, const Context&);
+void launch_states(const FusedArguments&, const Context&);
 
 }  // namespace hyla::gdn

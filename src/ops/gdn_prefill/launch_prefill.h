@@ -14,6 +14,11 @@ const char* prefill_split_refuses(const PrefillProblem& problem, const Context& 
 std::size_t prefill_split_bytes(const PrefillProblem& problem);
 void launch_prefill_split(const PrefillProblem& problem, const Workspace&, const Context& context);
 
+const char* prefill_segments_refuses(const PrefillProblem& problem, const Context& context);
+std::size_t prefill_segments_bytes(const PrefillProblem& problem);
+void launch_prefill_segments(const PrefillProblem& problem, const Workspace&,
+                             const Context& context);
+
 // Of all calls within bounds, whichever kernel they take.
 std::size_t prefill_cuda_bytes(const PrefillBounds& bounds);
 

@@ -1,4 +1,4 @@
-// Which of the tile kernels is expected to be fastest: a cost model of microseconds measured on an
+// Which of the tile kernels is expected to be fastest: a cost model in microseconds measured on an
 // H200, with what the host knows of a batch: sequences, heads and tokens in all. Lengths are on the
 // device, so sequences are taken to be equally long.
 #pragma once
@@ -6,24 +6,25 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "problem/gdn_prefill.h"
-
 namespace hyla::gdn {
 
-// A CTA of the fused kernel takes this long for a chunk; one of the serial kernel, which has half
-// of the value rows and finds everything prepared; and one of the prepare kernel, whose three
-// warpgroups each make a chunk of a head in three times this.
-inline constexpr double kFusedChunkUs = 2.7, kSerialChunkUs = 1.1, kPrepareChunkUs = 1.3;
-inline constexpr double kFusedStartUs = 8, kSplitStartUs = 11;
+// A chunk of a task: fused; serial, with half of the value rows and T' and P prepared; the same for
+// the state only; prepared, on one of three warpgroups of a multiprocessor, a third of the time.
+inline constexpr double kFusedChunkUs = 2.6, kSerialChunkUs = 0.95, kStateChunkUs = 0.72,
+                        kPrepareChunkUs = 1.3;
+inline constexpr double kFusedStartUs = 8, kSplitStartUs = 11, kSegmentStartUs = 17,
+                        kSegmentUs = 1.3;  // of the states between
 
 struct PlanShape {
-  std::int64_t rows, heads, tokens;
-  int multiprocessors;
+  std::int64_t rows = 0, heads = 0, tokens = 0;
+  int multiprocessors = 0;
 
   std::int64_t tasks() const { return rows * heads; }
   double chunks() const {  // of a sequence
     return static_cast<double>((tokens / std::max<std::int64_t>(1, rows) + 63) / 64);
   }
+  // CTAs with half of the value rows that run at once, for each task.
+  std::int64_t ctas_a_task() const { return tasks() == 0 ? 0 : multiprocessors / (2 * tasks()); }
 };
 
 inline double fused_us(const PlanShape& s) {
@@ -31,14 +32,38 @@ inline double fused_us(const PlanShape& s) {
   return kFusedStartUs + static_cast<double>(waves) * s.chunks() * kFusedChunkUs;
 }
 
-// More tasks than this keep all multiprocessors busy without being split.
-inline bool may_split(std::int64_t tasks, int multiprocessors) {
-  return 2 * tasks <= multiprocessors;
+inline double prepare_us(const PlanShape& s) {
+  const double each = s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors;
+  return std::max(3.0, each) * kPrepareChunkUs;
+}
+
+// One walk, or two parts of which the second catches up without outputs.
+inline int split_parts(const PlanShape& s) {
+  return s.ctas_a_task() >= 2 && s.chunks() > 8 ? 2 : 1;
 }
 
 inline double split_us(const PlanShape& s) {
-  const double prepared = s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors;
-  return kSplitStartUs + std::max(1.0, prepared) * kPrepareChunkUs + s.chunks() * kSerialChunkUs;
+  const double share =
+      split_parts(s) == 1 ? 1.0 : kSerialChunkUs / (2 * kSerialChunkUs - kStateChunkUs);
+  return kSplitStartUs + prepare_us(s) + share * s.chunks() * kSerialChunkUs;
+}
+
+// Segments with transfers; the CTAs for N and M share multiprocessors in pairs.
+inline constexpr int kMostSegments = 32;
+
+inline double segments_us(const PlanShape& s, int parts) {
+  return kSegmentStartUs + prepare_us(s) + kSegmentUs * parts +
+         s.chunks() / parts * (1.25 * kStateChunkUs + kSerialChunkUs);
+}
+
+// 0: too few CTAs a task for any.
+inline int segment_parts(const PlanShape& s) {
+  const auto most = static_cast<int>(std::min<std::int64_t>(kMostSegments, s.ctas_a_task()));
+  int best = most < 3 ? 0 : 3;
+  for (int parts = 4; parts <= most; ++parts) {
+    if (segments_us(s, parts) < segments_us(s, best)) best = parts;
+  }
+  return best;
 }
 
 }  // namespace hyla::gdn

@@ -23,7 +23,7 @@ static_assert(kRecordCopyBytes % 16 == 0);
 HYLA_HOST_DEVICE constexpr std::int64_t chunk_slots(std::int64_t rows, std::int64_t tokens) {
   return tokens / kChunk + rows;
 }
-inline std::size_t split_bytes(std::int64_t rows, std::int64_t heads, std::int64_t tokens) {
+inline std::size_t record_bytes(std::int64_t rows, std::int64_t heads, std::int64_t tokens) {
   return static_cast<std::size_t>(chunk_slots(rows, tokens) * heads * kRecordBytes);
 }
 

@@ -13,6 +13,7 @@
 //     wait_keys(n), wait_values(n), wait_factors(n), wait_inverse(n), wait_scores(n)
 //     release_values(n), release_inverse(n), release_factors(n), release_scores(n), release_keys(n)
 //     keys(n), values(n), inverse(n), scores(n): addresses in shared memory;  factors(n)
+//     kRoomy: there are registers for W while S^T Q^T runs, and for O until the state is updated
 #pragma once
 
 #include "arch/matrix.cuh"
@@ -25,6 +26,13 @@
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
+
+// What a walk over chunks is for.
+enum class Walk {
+  kOutputs,   // outputs and state
+  kState,     // the state only: Q, P and O are left out
+  kTransfer,  // the same with V = 0: what becomes of an initial state
+};
 
 // Where the outputs of a task go.
 struct OutTarget {
@@ -54,34 +62,46 @@ class StateChain {
   }
   __device__ __forceinline__ int column() const { return 2 * (thread() & 3); }
 
-  // Chunk n of the warpgroup, chunk c of its task. O of the chunk before leaves meanwhile.
-  __device__ __forceinline__ void chunk(int n, int c, const OutTarget& target) {
+  // Chunk n of the warpgroup, chunk c of its task. O of the chunk before leaves meanwhile; `first`:
+  // there is none.
+  template <Walk W>
+  __device__ __forceinline__ void chunk(int n, int c, bool first, const OutTarget& target) {
+    constexpr bool kOut = W == Walk::kOutputs;
     const std::uint32_t keys = arch::uniform(pipe.keys(n));
 #pragma unroll
     for (int i = 0; i < 32; ++i) state[i] = pack<Io>(S[2 * i], S[2 * i + 1]);
     std::uint32_t out[16];
-    pack_out(out);  // of the chunk before
+    if constexpr (kOut) pack_out(out);  // of the chunk before
     pipe.wait_keys(n);
     multiply_state(x, keys);
-    multiply_state(o, keys + kTileBytes);
-    if (c > 0) {
-      put_out(n - 1, out);
-      if (thread() == 0) store_out_tile(n - 1, c - 1, target);
+    if constexpr (kOut) multiply_state(o, keys + kTileBytes);
+    if constexpr (kOut && !Pipe::kRoomy) {
+      if (!first) leave(n - 1, c - 1, out, target);
     }
 
     std::uint32_t v[16];
-    pipe.wait_values(n);
-    const std::uint32_t values = pipe.values(n) + block();
+    if constexpr (W != Walk::kTransfer) {
+      pipe.wait_values(n);
+      const std::uint32_t values = pipe.values(n) + block();
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      arch::load_matrices_transposed(reinterpret_cast<std::uint32_t(&)[4]>(v[4 * j]),
-                                     values + j * 2048);
+      for (int j = 0; j < 4; ++j) {
+        arch::load_matrices_transposed(reinterpret_cast<std::uint32_t(&)[4]>(v[4 * j]),
+                                       values + j * 2048);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 16; ++j) v[j] = 0u;
     }
     pipe.wait_factors(n);
     const Factors& factors = pipe.factors(n);
-    arch::wgmma_wait<0>();
-    arch::pin(x);
-    arch::pin(o);
+    if constexpr (kOut && Pipe::kRoomy) {
+      arch::wgmma_wait<1>();
+      arch::pin(x);
+    } else {
+      arch::wgmma_wait<0>();
+      arch::pin(x);
+      arch::pin(o);
+    }
     std::uint32_t w[16];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -99,6 +119,7 @@ class StateChain {
     for (int i = 0; i < 64; ++i) S[i] *= decay;
     arch::wgmma_wait<0>();
     arch::pin(x);
+    if constexpr (kOut && Pipe::kRoomy) arch::pin(o);
     pipe.release_inverse(n);
 
     std::uint32_t u[16], ru[16];
@@ -107,21 +128,30 @@ class StateChain {
       const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
       ru[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
       ru[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
-      u[2 * j] = pack<Io>(x[4 * j], x[4 * j + 1]);
-      u[2 * j + 1] = pack<Io>(x[4 * j + 2], x[4 * j + 3]);
+      if constexpr (kOut) {
+        u[2 * j] = pack<Io>(x[4 * j], x[4 * j + 1]);
+        u[2 * j + 1] = pack<Io>(x[4 * j + 2], x[4 * j + 3]);
+      }
     }
     update(ru, keys);
+    if constexpr (kOut) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column()]);
-      o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
+      for (int j = 0; j < 8; ++j) {
+        const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column()]);
+        o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
+      }
+      pipe.wait_scores(n);
     }
-    pipe.wait_scores(n);
     pipe.release_factors(n);
-    multiply_tokens(o, u, arch::uniform(pipe.scores(n)), true);
+    if constexpr (kOut) {
+      multiply_tokens(o, u, arch::uniform(pipe.scores(n)), true);
+      if constexpr (Pipe::kRoomy) {
+        if (!first) leave(n - 1, c - 1, out, target);
+      }
+    }
     arch::wgmma_wait<0>();
     arch::pin(S);
-    arch::pin(o);
+    if constexpr (kOut) arch::pin(o);
     pipe.release_scores(n);
     pipe.release_keys(n);
   }
@@ -130,11 +160,8 @@ class StateChain {
   __device__ __forceinline__ void store_last_out(int n, int c, int rows, const OutTarget& target) {
     std::uint32_t out[16];
     pack_out(out);
+    if (rows == kChunk) return leave(n, c, out, target);
     put_out(n, out);
-    if (rows == kChunk) {
-      if (thread() == 0) store_out_tile(n, c, target);
-      return;
-    }
     const char* tile = reinterpret_cast<const char*>(tiles[n & 1]);
     for (int i = arch::opaque(thread()); i < rows * 8; i += kThreads) {
       const int row = i >> 3, part = i & 7;
@@ -220,7 +247,11 @@ class StateChain {
     sync();
   }
 
-  __device__ __forceinline__ void store_out_tile(int n, int c, const OutTarget& target) {
+  // O of a whole chunk, to memory.
+  __device__ __forceinline__ void leave(int n, int c, const std::uint32_t (&out)[16],
+                                        const OutTarget& target) {
+    put_out(n, out);
+    if (thread() != 0) return;
     arch::store_tile(target.map, {half * 64, target.head, target.token + c * kChunk}, tiles[n & 1]);
     arch::commit_stores();
   }

@@ -17,6 +17,8 @@ using Problem = gdn::PrefillProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
+    {"cuda_segments", Device::Kind::kCuda, gdn::prefill_segments_refuses,
+     gdn::prefill_segments_bytes, gdn::launch_prefill_segments},
     {"cuda_split", Device::Kind::kCuda, gdn::prefill_split_refuses, gdn::prefill_split_bytes,
      gdn::launch_prefill_split},
     {"cuda_fused", Device::Kind::kCuda, gdn::prefill_fused_refuses, nullptr,

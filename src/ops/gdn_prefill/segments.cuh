@@ -1,0 +1,50 @@
+// Parts of a sequence that different CTAs work on at once.
+//
+// Without transfers: part 1 first walks over the chunks of part 0 for the state only, which is
+// faster than with outputs, so both end together. The bits are those of one walk.
+//
+// With transfers: what a segment makes of its initial state S is M S + N, with N the state it
+// reaches from zero and M what it makes of the identity. All N and M are found at once, then the
+// states between the segments one after another, then the outputs of all segments at once.
+#pragma once
+
+#include "ops/gdn_prefill/chunk_info.cuh"
+#include "ops/gdn_prefill/fused_arguments.cuh"
+
+namespace hyla::gdn {
+
+// A chunk for the state only takes this many hundredths of one with outputs.
+inline constexpr int kStateOnlyPercent = 75;
+
+// First chunk of a part; of part `parts`: the number of chunks.
+__device__ __forceinline__ int first_chunk(const FusedArguments& a, int chunks, int part) {
+  if (part == 0 || part >= a.parts) return part == 0 ? 0 : chunks;
+  if (!a.transfers)
+    return min(chunks, (chunks * 100 + 199 - kStateOnlyPercent) / (200 - kStateOnlyPercent));
+  const int size = (chunks + a.parts - 1) / a.parts;
+  return min(chunks, part * size);
+}
+
+inline constexpr int kStateElements = 128 * 128;
+
+// N of segment s, later the state after it, and M of segment s: [V, K] float32, of every head of
+// every sequence and segment but the last.
+__device__ __forceinline__ float* segment_state(const FusedArguments& a, int task, int s) {
+  return a.states + (static_cast<std::int64_t>(task) * (a.parts - 1) + s) * 2 * kStateElements;
+}
+__device__ __forceinline__ float* segment_matrix(const FusedArguments& a, int task, int s) {
+  return segment_state(a, task, s) + kStateElements;
+}
+
+// One of them as a pool of one slot and one head.
+__device__ __forceinline__ PoolView as_pool(float* state) {
+  PoolView pool;
+  pool.data = state;
+  pool.dtype = DType::kFloat32;
+  pool.slots = 1;
+  pool.v_stride = 128;
+  pool.k_stride = 1;
+  return pool;
+}
+
+}  // namespace hyla::gdn

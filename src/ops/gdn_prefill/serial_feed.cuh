@@ -1,0 +1,176 @@
+// Shared memory of the serial kernels, and the one thread that fills it: everything a chunk needs,
+// three chunks deep, behind one barrier.
+#pragma once
+
+#include "ops/gdn_prefill/chunk_loads.cuh"
+#include "ops/gdn_prefill/record.cuh"
+#include "ops/gdn_prefill/state_chain.cuh"
+
+namespace hyla::gdn {
+
+inline constexpr int kSerialThreads = 256;
+inline constexpr int kSerialStages = 3;
+
+// K lies in tiles 0 and 2 of `keys`, where the products look for it.
+template <class Io>
+struct alignas(1024) OutputStage {
+  KeyTiles<Io> keys;
+  Io values[kTile];
+  Record<Io> record;
+
+  __device__ __forceinline__ Io* value_tile() { return values; }
+  __device__ __forceinline__ Io* inverse_tile() { return record.inverse; }
+  __device__ __forceinline__ Factors& factors() { return record.factors; }
+};
+
+// Without outputs there is no Q: V and T' take its place, and two CTAs fit a multiprocessor.
+template <class Io>
+struct alignas(1024) StateStage {
+  KeyTiles<Io> keys;
+  Factors state_factors;
+
+  __device__ __forceinline__ Io* value_tile() { return keys[1]; }
+  __device__ __forceinline__ Io* inverse_tile() { return keys[3]; }
+  __device__ __forceinline__ Factors& factors() { return state_factors; }
+};
+
+template <class Stage>
+struct StageRing {
+  Stage stages[kSerialStages];
+  arch::Mbarrier full[kSerialStages], empty[kSerialStages];
+};
+
+template <class Io>
+struct SerialShared {
+  StageRing<OutputStage<Io>> ring;
+  alignas(1024) Io out[2][kTile];
+};
+
+template <class Io>
+struct TransferShared {
+  StageRing<StateStage<Io>> ring;
+};
+
+struct SerialStage {
+  std::uint32_t stage, parity;
+};
+__device__ __forceinline__ SerialStage serial_stage(int n) {
+  const std::uint32_t use = __umulhi(static_cast<std::uint32_t>(n), 0xaaaaaaabu) >> 1;  // n / 3
+  return {static_cast<std::uint32_t>(n) - 3 * use, use & 1};
+}
+
+// All parts of a chunk come together and go together.
+template <class Ring>
+struct SerialPipe {
+  static constexpr bool kRoomy = true;
+  Ring& ring;
+
+  __device__ __forceinline__ auto& at(int n) const { return ring.stages[serial_stage(n).stage]; }
+  __device__ __forceinline__ std::uint32_t keys(int n) const {
+    return arch::shared_address(at(n).keys);
+  }
+  __device__ __forceinline__ std::uint32_t values(int n) const {
+    return arch::shared_address(at(n).value_tile());
+  }
+  __device__ __forceinline__ std::uint32_t inverse(int n) const {
+    return arch::shared_address(at(n).inverse_tile());
+  }
+  __device__ __forceinline__ std::uint32_t scores(int n) const {
+    return arch::shared_address(at(n).record.scores);
+  }
+  __device__ __forceinline__ Factors& factors(int n) const { return at(n).factors(); }
+
+  __device__ __forceinline__ void wait_keys(int n) const {
+    arch::wait(ring.full[serial_stage(n).stage], serial_stage(n).parity);
+  }
+  __device__ __forceinline__ void wait_values(int) const {}
+  __device__ __forceinline__ void wait_factors(int) const {}
+  __device__ __forceinline__ void wait_inverse(int) const {}
+  __device__ __forceinline__ void wait_scores(int) const {}
+  __device__ __forceinline__ void release_values(int) const {}
+  __device__ __forceinline__ void release_factors(int) const {}
+  __device__ __forceinline__ void release_inverse(int) const {}
+  __device__ __forceinline__ void release_scores(int) const {}
+  __device__ __forceinline__ void release_keys(int n) const {
+    arch::arrive_warp(ring.empty[serial_stage(n).stage], static_cast<int>(threadIdx.x) & 31);
+  }
+};
+
+template <class Ring>
+__device__ __forceinline__ void init_barriers(Ring& ring) {
+  for (int i = 0; i < kSerialStages; ++i) {
+    arch::init(ring.full[i], 1);
+    arch::init(ring.empty[i], 4);
+  }
+  arch::fence_mbarrier_init();
+}
+
+// What a CTA works on: half of the value rows of one head of one sequence.
+struct SerialTask {
+  int row, head, half;
+  int begin, length;
+
+  __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
+  // Of a chunk: 64, but for the last.
+  __device__ __forceinline__ int rows(int chunk) const {
+    return min(kChunk, length - chunk * kChunk);
+  }
+};
+
+// False: padding.
+__device__ __forceinline__ bool find_serial_task(const FusedArguments& a, int pair, int half,
+                                                 SerialTask& task) {
+  const int heads = static_cast<int>(a.p.heads);
+  task.row = pair / heads;
+  task.head = pair - task.row * heads;
+  task.half = half;
+  if (a.p.slots.read_slot(task.row) == core::kNullSlot) return false;
+  find_tokens(a.p, task.row, task.begin, task.length);
+  return true;
+}
+
+// Chunks [from, to) of the task as the CTA's n-th and following ones.
+template <class Io, Walk W, class Ring>
+__device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const SerialTask& task,
+                                     int from, int to, int n) {
+  constexpr bool kOut = W == Walk::kOutputs, kValues = W != Walk::kTransfer;
+  constexpr std::uint32_t kTiles = 3 + (kOut ? 3 : 0) + (kValues ? 1 : 0);
+  const auto* records = static_cast<const Record<Io>*>(a.records);
+  ChunkInfo info;
+  set_head(a.p, task.head, info);
+  const int slot = first_chunk_slot(task.row, task.begin);
+  for (int c = from; c < to; ++c, ++n) {
+    const SerialStage at = serial_stage(n);
+    auto& stage = ring.stages[at.stage];
+    arch::Mbarrier& full = ring.full[at.stage];
+    if (n >= kSerialStages) arch::wait(ring.empty[at.stage], at.parity ^ 1);
+    arch::arrive_expecting(full, kTiles * kTileBytes + static_cast<std::uint32_t>(sizeof(Factors)));
+    const int token = task.begin + c * kChunk;
+    arch::load_tile(stage.keys[0], a.maps.k, {0, info.k_head, token}, full);
+    arch::load_tile(stage.keys[2], a.maps.k, {64, info.k_head, token}, full);
+    if constexpr (kValues) {
+      arch::load_tile(stage.value_tile(), a.maps.v, {task.half * 64, info.v_head, token}, full);
+    }
+    const Record<Io>& record = records[static_cast<std::int64_t>(slot + c) * a.p.heads + task.head];
+    arch::load_bulk(stage.inverse_tile(), record.inverse, kTileBytes, full);
+    arch::load_bulk(&stage.factors(), &record.factors, sizeof(Factors), full);
+    if constexpr (kOut) {
+      arch::load_tile(stage.keys[1], a.maps.q, {0, info.q_head, token}, full);
+      arch::load_tile(stage.keys[3], a.maps.q, {64, info.q_head, token}, full);
+      arch::load_bulk(stage.record.scores, record.scores, kTileBytes, full);
+    }
+  }
+}
+
+// Where the sequence ends inside the chunk, the rows past it are made zeros first.
+template <class Pipe, class Chain>
+__device__ __forceinline__ void clear_tail(const Pipe& pipe, const Chain& chain, int n, int rows) {
+  if (rows == kChunk) return;
+  pipe.wait_keys(n);
+  auto& stage = pipe.at(n);
+  clear_rows(stage.keys[0], stage.keys[2], rows, chain.thread());
+  clear_rows(stage.value_tile(), stage.value_tile(), rows, chain.thread());
+  chain.sync();
+}
+
+}  // namespace hyla::gdn
