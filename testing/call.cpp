@@ -92,6 +92,7 @@ struct Run {
   void operator()(const conv::UpdateParams& p) const { conv::update(p, context); }
   void operator()(const norm::GatedRmsParams& p) const { norm::gated_rms(p, context); }
   void operator()(const attention::RunParams& p) const { attention::run(p, workspace, context); }
+  void operator()(const attention::AppendParams& p) const { attention::append(p, context); }
 };
 
 }  // namespace
@@ -102,9 +103,9 @@ Call::Call(const Call& other)
 }
 
 const char* Call::operation() const {
-  constexpr const char* kNames[] = {"gdn.decode",     "gdn.mtp",      "gdn.prefill",
-                                    "gdn.recurrence", "conv.prefill", "conv.update",
-                                    "norm.gated_rms", "attention.run"};
+  constexpr const char* kNames[] = {"gdn.decode",     "gdn.mtp",       "gdn.prefill",
+                                    "gdn.recurrence", "conv.prefill",  "conv.update",
+                                    "norm.gated_rms", "attention.run", "attention.append"};
   static_assert(std::size(kNames) == std::variant_size_v<Params>);
   return kNames[params.index()];
 }

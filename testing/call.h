@@ -14,7 +14,7 @@ namespace hyla::testing {
 
 using Params = std::variant<gdn::DecodeParams, gdn::MtpParams, gdn::PrefillParams,
                             gdn::RecurrenceParams, conv::PrefillParams, conv::UpdateParams,
-                            norm::GatedRmsParams, attention::RunParams>;
+                            norm::GatedRmsParams, attention::RunParams, attention::AppendParams>;
 
 // Every tensor of `params` is a view into one of `buffers`.
 struct Call {

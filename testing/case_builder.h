@@ -96,5 +96,6 @@ Call random_conv_prefill(CaseBuilder builder);
 Call random_conv_update(CaseBuilder builder);
 Call random_gated_rms(CaseBuilder builder);
 Call random_attention(CaseBuilder builder);
+Call random_append(CaseBuilder builder);
 
 }  // namespace hyla::testing

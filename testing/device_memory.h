@@ -37,4 +37,7 @@ double graph_us(const std::function<void()>& enqueue, double seconds);
 // Time to read `bytes`/2 bytes and write them back in place, from memory and not from the cache.
 double streaming_us(double bytes, double seconds);
 
+// Time to read `bytes` bytes from memory and not from the cache.
+double reading_us(double bytes, double seconds);
+
 }  // namespace hyla::testing::cuda

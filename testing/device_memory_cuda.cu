@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,21 @@ __global__ void update_in_place(float4* data, std::size_t n) {
   }
 }
 
+// data [n] float4; nothing is written unless a sum is what no sum of this data is.
+template <int Loads>
+__global__ void read_only(float4* data, std::size_t n) {
+  const std::size_t first = static_cast<std::size_t>(blockIdx.x) * blockDim.x * Loads + threadIdx.x;
+  float4 x[Loads];
+#pragma unroll
+  for (int i = 0; i < Loads; ++i) {
+    x[i] = first + i * blockDim.x < n ? data[first + i * blockDim.x] : make_float4(0, 0, 0, 0);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < Loads; ++i) sum += x[i].x + x[i].y + x[i].z + x[i].w;
+  if (sum == 1e30f) data[first] = x[0];
+}
+
 // The fastest of these is the limit: which one that is depends on the size.
 struct Streamer {
   void (*kernel)(float4*, std::size_t);
@@ -67,6 +83,7 @@ struct Streamer {
 };
 const Streamer kStreamers[] = {
     {update_in_place<8>, 32, 8}, {update_in_place<4>, 32, 4}, {update_in_place<2>, 128, 2}};
+const Streamer kReaders[] = {{read_only<8>, 32, 8}, {read_only<8>, 128, 8}, {read_only<4>, 256, 4}};
 
 struct Events {
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -156,9 +173,11 @@ double graph_us(const std::function<void()>& enqueue, double seconds) {
   return times[times.size() / 2];
 }
 
-double streaming_us(double bytes, double seconds) {
-  const std::size_t n =
-      std::max<std::size_t>(static_cast<std::size_t>(bytes / 2) / sizeof(float4), 1);
+namespace {
+
+// The fastest of some kernels over a buffer of so many bytes.
+double fastest_us(std::span<const Streamer> streamers, double bytes, double seconds) {
+  const std::size_t n = std::max<std::size_t>(static_cast<std::size_t>(bytes) / sizeof(float4), 1);
   const std::size_t copies = std::max<std::size_t>(1, kColdBytes / (n * sizeof(float4)) + 1);
   const std::size_t repeats = std::min<std::size_t>(copies, 64), step = copies / repeats;
   const std::unique_ptr<void, decltype(&release)> memory(allocate(copies * n * sizeof(float4)),
@@ -167,7 +186,7 @@ double streaming_us(double bytes, double seconds) {
   fill<<<1024, 256, 0, the_stream()>>>(reinterpret_cast<float*>(data), copies * n * 4);
   check(cudaGetLastError(), "the limit's data");
   double best = 0;
-  for (const Streamer& streamer : kStreamers) {
+  for (const Streamer& streamer : streamers) {
     const std::size_t block = streamer.threads * streamer.loads;
     const double us = graph_us(
         [&] {
@@ -182,5 +201,13 @@ double streaming_us(double bytes, double seconds) {
   }
   return best / static_cast<double>(repeats);
 }
+
+}  // namespace
+
+double streaming_us(double bytes, double seconds) {
+  return fastest_us(kStreamers, bytes / 2, seconds);
+}
+
+double reading_us(double bytes, double seconds) { return fastest_us(kReaders, bytes, seconds); }
 
 }  // namespace hyla::testing::cuda

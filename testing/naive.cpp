@@ -13,6 +13,7 @@ struct Naive {
   void operator()(const conv::UpdateParams& p) const { naive_conv_update(p, options); }
   void operator()(const norm::GatedRmsParams& p) const { naive_gated_rms(p, options); }
   void operator()(const attention::RunParams& p) const { naive_attention(p, options); }
+  void operator()(const attention::AppendParams& p) const { naive_append(p, options); }
 };
 
 }  // namespace

@@ -29,6 +29,7 @@ constexpr OperationName kOperations[] = {
     {Operation::kNormGatedRms, "norm_gated_rms", "norm.gated_rms"},
     {Operation::kAttentionDecode, "attention_decode", "attention.run"},
     {Operation::kAttentionPrefill, "attention_prefill", "attention.run"},
+    {Operation::kAttentionAppend, "attention_append", "attention.append"},
 };
 
 constexpr unsigned only(Operation operation) { return 1u << static_cast<unsigned>(operation); }
@@ -39,12 +40,14 @@ constexpr unsigned kDecode = only(Operation::kGdnDecode), kMtp = only(Operation:
                    kConvUpdate = only(Operation::kConvUpdate),
                    kNorm = only(Operation::kNormGatedRms),
                    kAttentionDecode = only(Operation::kAttentionDecode),
-                   kAttentionPrefill = only(Operation::kAttentionPrefill);
+                   kAttentionPrefill = only(Operation::kAttentionPrefill),
+                   kAppend = only(Operation::kAttentionAppend);
 constexpr unsigned kGdn = kDecode | kMtp | kPrefill | kRecurrence;
 constexpr unsigned kConv = kConvPrefill | kConvUpdate;
 constexpr unsigned kAttention = kAttentionDecode | kAttentionPrefill;
-constexpr unsigned kAny = kGdn | kConv | kNorm | kAttention;
-constexpr unsigned kRagged = (kGdn & ~kDecode) | kConv | kAttentionPrefill;
+constexpr unsigned kCaches = kAttention | kAppend;
+constexpr unsigned kAny = kGdn | kConv | kNorm | kCaches;
+constexpr unsigned kRagged = (kGdn & ~kDecode) | kConv | kAttentionPrefill | kAppend;
 
 constexpr int64_t kMaxRows = 1 << 20, kMaxTokens = 1 << 26, kMaxHeads = 1024;
 constexpr int64_t kMaxSlots = 1 << 24;
@@ -94,6 +97,8 @@ constexpr Choice<Mask> kMasks[] = {{"causal", Mask::kCausal},
                                    {"none", Mask::kNone},
                                    {"window", Mask::kWindow},
                                    {"chunked", Mask::kChunked}};
+constexpr Choice<Rope> kRopes[] = {
+    {"none", Rope::kNone}, {"halves", Rope::kHalves}, {"pairs", Rope::kPairs}};
 constexpr Choice<Device::Kind> kDevices[] = {{"cpu", Device::Kind::kCpu},
                                              {"cuda", Device::Kind::kCuda}};
 
@@ -222,18 +227,18 @@ constexpr Key kKeys[] = {
     integer<&S::b, kRowRange>("b", kAny, "rows (sequences) of the batch"),
     integer<&S::t, kTokenRange>("t", kRagged | kAttentionDecode, "tokens a row"),
     lengths<&S::lens>("lens", kRagged, "tokens of each row, instead of b and t"),
-    integer<&S::hq, kHeadRange>("hq", kAny & ~kNorm, "query heads"),
-    integer<&S::hk, kHeadRange>("hk", kPrefill | kAttention, "key heads; hq when left out"),
+    integer<&S::hq, kHeadRange>("hq", kAny & ~(kNorm | kAppend), "query heads"),
+    integer<&S::hk, kHeadRange>("hk", kPrefill | kCaches, "key heads; hq when left out"),
     integer<&S::hv, kHeadRange>("hv", kGdn | kConv | kNorm, "value heads"),
     integer<&S::k, kDimRange>("k", kGdn | kConv, "key dim"),
     integer<&S::v, kDimRange>("v", kGdn | kConv | kNorm, "value dim"),
-    integer<&S::d, kDimRange>("d", kAttention, "head dim"),
-    lengths<&S::kvlen>("kvlen", kAttention,
+    integer<&S::d, kDimRange>("d", kCaches, "head dim"),
+    lengths<&S::kvlen>("kvlen", kCaches,
                        "tokens in the cache, this call's included: of all rows, or of each"),
-    integer<&S::page, Range{0, 1024}>("page", kAttention, "tokens a page; 0: a dense cache"),
+    integer<&S::page, Range{0, 1024}>("page", kCaches, "tokens a page; 0: a dense cache"),
     choice<&S::io, kIoTypes>("io", kAny, "dtype of inputs and outputs"),
     choice<&S::state, kStateTypes>("state", kGdn | kConv, "dtype of the state pool"),
-    choice<&S::kv, kKvTypes>("kv", kAttention, "dtype of the cache"),
+    choice<&S::kv, kKvTypes>("kv", kCaches, "dtype of the cache"),
     choice<&S::layout, kLayouts>("layout", kGdn, "order of a state's last two dimensions"),
     choice<&S::gate, kGates>("gate", kGdn, "how the decay is given"),
     choice<&S::beta, kBetas>("beta", kGdn, "how the update strength is given"),
@@ -244,6 +249,7 @@ constexpr Key kKeys[] = {
     integer<&S::width, Range{2, 4}>("width", kConv, "taps of the convolution"),
     choice<&S::mask, kMasks>("mask", kAttention, "which keys a query sees"),
     integer<&S::window, kTokenRange>("window", kAttention, "size of the window or chunk"),
+    choice<&S::rope, kRopes>("rope", kAppend, "which values of a key are rotated together"),
     integer<&S::checkpoint, Range{0, kMaxTokens, 64}>("checkpoint", kPrefill,
                                                       "a checkpoint every n tokens; 0: none"),
     choice<&S::device, kDevices>("device", kAny, "where it runs"),
@@ -294,7 +300,7 @@ void check_gdn_heads(const ProblemSpec& spec) {
 }
 
 void check_attention(const ProblemSpec& spec) {
-  if (spec.hq % spec.hk != 0) {
+  if (spec.operation != Operation::kAttentionAppend && spec.hq % spec.hk != 0) {
     fail("hk", "a divisor of hq = " + std::to_string(spec.hq), std::to_string(spec.hk));
   }
   const bool sized = spec.mask == Mask::kWindow || spec.mask == Mask::kChunked;
@@ -379,6 +385,10 @@ ProblemSpec defaults(Operation operation) {
       spec.d = 256;
       spec.kvlen = {1024};
       break;
+    case Operation::kAttentionAppend:
+      spec.hk = 2;
+      spec.d = 256;
+      break;
     case Operation::kAttentionPrefill:
       spec.hk = 2;
       spec.d = 256;
@@ -459,7 +469,7 @@ void check_problem(const ProblemSpec& spec) {
     fail("t", "at most " + std::to_string(kMaxTokens) + " tokens in all", std::to_string(spec.t));
   }
   if ((only(spec.operation) & kGdn) != 0) check_gdn_heads(spec);
-  if ((only(spec.operation) & kAttention) != 0) check_attention(spec);
+  if ((only(spec.operation) & kCaches) != 0) check_attention(spec);
   const auto rows = static_cast<int64_t>(row_lengths(spec).size());
   if (spec.slots != 0 && spec.slots < rows) {
     fail("slots", "at least the " + std::to_string(rows) + " rows, or 0",

@@ -26,6 +26,7 @@ enum class Operation {
   kNormGatedRms,
   kAttentionDecode,
   kAttentionPrefill,
+  kAttentionAppend,
 };
 
 enum class Mode {
@@ -33,6 +34,8 @@ enum class Mode {
   kAll,       // MTP writes the state after every token to a buffer, and leaves the pool alone
   kAccepted,  // MTP writes the state after commit_lengths tokens
 };
+
+enum class Rope { kNone, kHalves, kPairs };  // of appended keys
 
 enum class Mask { kCausal, kNone, kWindow, kChunked };
 
@@ -54,7 +57,8 @@ struct ProblemSpec {
   Mode mode = Mode::kFinal;
   std::int64_t width = 4;  // taps of a convolution
   Mask mask = Mask::kCausal;
-  std::int64_t window = 0;      // of mask = window or chunked
+  std::int64_t window = 0;  // of mask = window or chunked
+  Rope rope = Rope::kNone;
   std::int64_t checkpoint = 0;  // every n tokens; 0: none
   Device::Kind device = Device::Kind::kCpu;
   std::string impl;  // empty: the best

@@ -1,5 +1,6 @@
-// Random calls of attention over dense and paged caches.
+// Random calls of attention over dense and paged caches, and of append.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "testing/case_builder.h"
@@ -23,8 +24,9 @@ struct Half {
 
 class CacheMaker {
  public:
-  CacheMaker(CaseBuilder& builder, const std::vector<std::int64_t>& lengths)
-      : builder_(builder), spec_(builder.spec()), lengths_(lengths) {
+  // An empty cache holds nothing but poison.
+  CacheMaker(CaseBuilder& builder, const std::vector<std::int64_t>& lengths, bool empty)
+      : builder_(builder), spec_(builder.spec()), lengths_(lengths), empty_(empty) {
     const std::int64_t longest =
         lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
     page_ = spec_.page != 0 ? spec_.page : std::max<std::int64_t>(longest, 1);
@@ -63,16 +65,25 @@ class CacheMaker {
 
   Half half(const std::string& name) {
     Half result;
+    if (empty_) {
+      result.values = builder_.output(name, spec_.kv, {blocks_, page_, spec_.hk, spec_.d});
+      if (quantised(spec_.kv) && !builder_.options().packed) {
+        result.scales = builder_.output(name + "_scales", DType::kFloat32,
+                                        {blocks_, page_, spec_.hk, groups()});
+      }
+      return result;
+    }
     result.values = builder_.normal(name, spec_.kv, {blocks_, page_, spec_.hk, spec_.d}, 0,
                                     deviation(spec_.kv));
     if (quantised(spec_.kv)) {
-      const std::int64_t groups = builder_.options().extras && spec_.d % 16 == 0 ? 2 : 1;
       result.scales =
-          builder_.normal(name + "_scales", DType::kFloat32, {blocks_, page_, spec_.hk, groups},
+          builder_.normal(name + "_scales", DType::kFloat32, {blocks_, page_, spec_.hk, groups()},
                           1 / deviation(spec_.kv), 0.1 / deviation(spec_.kv));
     }
     return result;
   }
+
+  std::int64_t groups() const { return builder_.options().extras && spec_.d % 16 == 0 ? 2 : 1; }
 
   // Entries that are not needed point nowhere.
   TensorView table() {
@@ -110,6 +121,7 @@ class CacheMaker {
   CaseBuilder& builder_;
   const ProblemSpec& spec_;
   const std::vector<std::int64_t>& lengths_;
+  const bool empty_;
   std::int64_t page_ = 0, columns_ = 0, used_ = 0, blocks_ = 0;
   std::vector<std::int64_t> pages_;
 };
@@ -126,7 +138,7 @@ Call random_attention(CaseBuilder builder) {
   p.out = builder.output("out", spec.io, {rows.total, spec.hq, spec.d});
   builder.set_sequences(p, rows);
   p.kv_lengths = builder.indices("kv_lengths", keys);
-  p.cache = CacheMaker(builder, keys).make();
+  p.cache = CacheMaker(builder, keys, false).make();
   p.causal = spec.mask != Mask::kNone;
   if (spec.mask == Mask::kWindow) p.window = spec.window;
   if (spec.mask == Mask::kChunked) p.chunk = spec.window;
@@ -136,6 +148,40 @@ Call random_attention(CaseBuilder builder) {
     p.softcap = 30;
   }
   builder.poison_tokens(p.q, rows, true);
+  return std::move(builder).finish(p);
+}
+
+Call random_append(CaseBuilder builder) {
+  const ProblemSpec spec = builder.spec();
+  const std::vector<std::int64_t> keys = kv_lengths(spec);
+  attention::AppendParams p;
+  Rows rows = builder.rows(row_lengths(spec), true);
+  std::fill(rows.padded.begin(), rows.padded.end(), false);
+  p.k = builder.normal("k", spec.io, {rows.total, spec.hk, spec.d}, 0, 1);
+  p.v = builder.normal("v", spec.io, {rows.total, spec.hk, spec.d}, 0, 1);
+  builder.set_sequences(p, rows);
+  p.kv_lengths = builder.indices("kv_lengths", keys);
+  p.cache = CacheMaker(builder, keys, true).make();
+  if (spec.rope != Rope::kNone) {
+    // Some models rotate a part of each key only.
+    const std::int64_t pairs = builder.options().extras ? spec.d / 4 : spec.d / 2;
+    const std::int64_t positions =
+        keys.empty() ? 1 : std::max<std::int64_t>(1, *std::max_element(keys.begin(), keys.end()));
+    p.rope.cos = builder.output("rope.cos", DType::kFloat32, {positions, pairs});
+    p.rope.sin = builder.output("rope.sin", DType::kFloat32, {positions, pairs});
+    const auto fill = [&](const TensorView& table, double (*function)(double)) {
+      for_each_element(table, [&](std::int64_t i, std::int64_t offset) {
+        const auto position = static_cast<double>(i / pairs), pair = static_cast<double>(i % pairs);
+        const double angle = position * std::pow(10000.0, -pair / static_cast<double>(pairs));
+        store_element(table, offset, function(angle));
+      });
+    };
+    fill(p.rope.cos, [](double x) { return std::cos(x); });
+    fill(p.rope.sin, [](double x) { return std::sin(x); });
+    p.rope.interleaved = spec.rope == Rope::kPairs;
+  }
+  builder.poison_tokens(p.k, rows, true);
+  builder.poison_tokens(p.v, rows, true);
   return std::move(builder).finish(p);
 }
 

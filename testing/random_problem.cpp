@@ -61,6 +61,7 @@ struct Sizes {
         return io(3 * spec.hv * spec.v);
       case Operation::kAttentionDecode:
       case Operation::kAttentionPrefill:
+      case Operation::kAttentionAppend:
         return attention();
       default:
         return gdn();
@@ -126,6 +127,8 @@ Call random_call(const ProblemSpec& spec, const CaseOptions& options) {
     case Operation::kAttentionDecode:
     case Operation::kAttentionPrefill:
       return random_attention(std::move(builder));
+    case Operation::kAttentionAppend:
+      return random_append(std::move(builder));
   }
   throw std::logic_error("an operation without a random call");
 }

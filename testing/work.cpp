@@ -74,6 +74,15 @@ Work attention(const ProblemSpec& spec) {
   return {io + 2 * read * static_cast<double>(spec.hk) * d * bytes_of(spec.kv), 4 * pairs * hq * d};
 }
 
+Work append(const ProblemSpec& spec) {
+  const double values = 2 * static_cast<double>(total_tokens(spec) * spec.hk * spec.d);
+  const bool quantised = size_of(spec.kv) == 1;
+  const double scales = quantised ? 2 * static_cast<double>(total_tokens(spec) * spec.hk) * 4 : 0;
+  const double rotations = spec.rope == Rope::kNone ? 0 : 3 * values / 2;
+  return {values * (bytes_of(spec.io) + bytes_of(spec.kv)) + scales,
+          rotations + (quantised ? 2 * values : 0)};
+}
+
 }  // namespace
 
 Work work_of(const ProblemSpec& spec) {
@@ -86,6 +95,8 @@ Work work_of(const ProblemSpec& spec) {
     case Operation::kAttentionDecode:
     case Operation::kAttentionPrefill:
       return attention(spec);
+    case Operation::kAttentionAppend:
+      return append(spec);
     default:
       return gdn(spec);
   }

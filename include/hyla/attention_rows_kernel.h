@@ -52,56 +52,65 @@ __device__ inline std::int64_t safe_length(const Queries& call, std::int64_t row
   return length < total - begin ? length : total - begin;
 }
 
-struct Tile {
-  std::int64_t row, first, rows;  // packed rows [first, first + rows) of `row`; rows 0: none
+struct RowPart {
+  std::int64_t row = -1, part = 0;  // row < 0: none
 };
 
-// Tiles are numbered over the rows in order; every CTA finds its own by a scan of the lengths.
-template <bool kPerToken>
-__device__ inline Tile find_tile(const Queries& call, std::int64_t index) {
+// Parts are numbered over the rows in order, count(row) each; finds number `index` by a scan over
+// all rows. For all kThreads threads of a CTA at once.
+template <class Count>
+__device__ inline RowPart find_part(std::int64_t row_count, std::int64_t index, Count&& count) {
   __shared__ std::int64_t warp_sums[kWarps];
-  __shared__ Tile found;
-  const std::int64_t group = call.query_heads / call.kv_heads;
-  const std::int64_t per_token = (group + kTileRows - 1) / kTileRows;
-  const auto tiles = [&](std::int64_t row) {
-    const std::int64_t tokens = safe_length(call, row);
-    return kPerToken ? tokens * per_token : (tokens * group + kTileRows - 1) / kTileRows;
-  };
+  __shared__ std::int64_t found[2];
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const std::int64_t share = (call.rows + kThreads - 1) / kThreads;
+  const std::int64_t share = (row_count + kThreads - 1) / kThreads;
   const std::int64_t first = thread * share;
-  const std::int64_t last = first + share < call.rows ? first + share : call.rows;
+  const std::int64_t last = first + share < row_count ? first + share : row_count;
   std::int64_t sum = 0;
-  for (std::int64_t row = first; row < last; ++row) sum += tiles(row);
+  for (std::int64_t row = first; row < last; ++row) sum += count(row);
   std::int64_t before = sum;
   for (int step = 1; step < 32; step *= 2) {
     const std::int64_t other = __shfl_up_sync(0xffffffffu, before, step);
     if (lane >= step) before += other;
   }
   if (lane == 31) warp_sums[warp] = before;
-  if (thread == 0) found = {0, 0, 0};
+  if (thread == 0) found[0] = -1, found[1] = 0;
   __syncthreads();
   before -= sum;
   for (int w = 0; w < warp; ++w) before += warp_sums[w];
   if (index >= before && index < before + sum) {
     for (std::int64_t row = first; row < last; ++row) {
-      const std::int64_t count = tiles(row);
-      if (index < before + count) {
-        const std::int64_t in_row = index - before;
-        if (kPerToken) {
-          const std::int64_t token = in_row / per_token, part = in_row % per_token * kTileRows;
-          found = {row, token * group + part, group - part < kTileRows ? group - part : kTileRows};
-        } else {
-          const std::int64_t rest = safe_length(call, row) * group - in_row * kTileRows;
-          found = {row, in_row * kTileRows, rest < kTileRows ? rest : kTileRows};
-        }
+      const std::int64_t own = count(row);
+      if (index < before + own) {
+        found[0] = row, found[1] = index - before;
         break;
       }
-      before += count;
+      before += own;
     }
   }
   __syncthreads();
-  return found;
+  return {found[0], found[1]};
+}
+
+struct Tile {
+  std::int64_t row, first, rows;  // packed rows [first, first + rows) of `row`; rows 0: none
+};
+
+template <bool kPerToken>
+__device__ inline Tile find_tile(const Queries& call, std::int64_t index) {
+  const std::int64_t group = call.query_heads / call.kv_heads;
+  const std::int64_t per_token = (group + kTileRows - 1) / kTileRows;
+  const RowPart at = find_part(call.rows, index, [&](std::int64_t row) {
+    const std::int64_t tokens = safe_length(call, row);
+    return kPerToken ? tokens * per_token : (tokens * group + kTileRows - 1) / kTileRows;
+  });
+  if (at.row < 0) return {0, 0, 0};
+  const std::int64_t in_token = kPerToken ? at.part % per_token * kTileRows : 0;
+  const std::int64_t first =
+      kPerToken ? at.part / per_token * group + in_token : at.part * kTileRows;
+  const std::int64_t rest =
+      kPerToken ? group - in_token : safe_length(call, at.row) * group - first;
+  return {at.row, first, rest < kTileRows ? rest : kTileRows};
 }
 
 __device__ inline float largest(float x) {

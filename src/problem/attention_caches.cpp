@@ -1,4 +1,4 @@
-// The ways to say where a cache lives, and the workspace bound.
+// The ways to say where a cache lives.
 #include <hyla/attention.h>
 
 #include "core/check.h"
@@ -50,20 +50,6 @@ KvCache KvCache::blocks(TensorView blocks, std::int64_t layer, TensorView page_t
     core::fail("layer", "a layer from 0 to " + core::text(blocks.shape[2] - 1), core::text(layer));
   }
   return fused(blocks.select(2, layer), page_table);
-}
-
-std::size_t run_workspace_bytes(const RunBounds& bounds) {
-  const auto check = [](const char* argument, std::int64_t value) {
-    if (value < 0) core::fail(argument, "a number >= 0", core::text(value));
-  };
-  check("max_sequences", bounds.max_sequences);
-  check("max_tokens", bounds.max_tokens);
-  check("max_kv_length", bounds.max_kv_length);
-  check("query_heads", bounds.query_heads);
-  check("kv_heads", bounds.kv_heads);
-  check("head_dim", bounds.head_dim);
-  check("value_dim", bounds.value_dim);
-  return 0;  // no implementation needs any yet
 }
 
 }  // namespace hyla::attention

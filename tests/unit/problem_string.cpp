@@ -46,10 +46,13 @@ ProblemSpec random_spec(std::uint64_t seed) {
   if (has("v")) spec.v = 8 * (1 + draw.below(32));
   if (has("d")) {
     spec.d = 8 * (1 + draw.below(32));
-    spec.hq = spec.hk * (1 + draw.below(4));
+    if (has("hq")) spec.hq = spec.hk * (1 + draw.below(4));
     spec.page = draw.below(1025);
     spec.kv = draw.pick({DType::kBFloat16, DType::kFloat16, DType::kFloat8E4M3, DType::kInt8});
-    spec.mask = draw.pick({Mask::kCausal, Mask::kNone, Mask::kWindow, Mask::kChunked});
+    if (has("rope")) spec.rope = draw.pick({Rope::kNone, Rope::kHalves, Rope::kPairs});
+    if (has("mask")) {
+      spec.mask = draw.pick({Mask::kCausal, Mask::kNone, Mask::kWindow, Mask::kChunked});
+    }
     if (spec.mask == Mask::kWindow || spec.mask == Mask::kChunked) spec.window = 1 + draw.below(99);
     if (draw.below(2) == 0 || spec.operation == Operation::kAttentionDecode) spec.kvlen = {4096};
   }

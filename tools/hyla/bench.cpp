@@ -112,7 +112,12 @@ double call_us(const ProblemSpec& spec, const Call& call, const std::string& imp
 
 // A call takes at least the time of its memory traffic and at least that of its arithmetic.
 double limit_us(const ProblemSpec& spec, const testing::Work& work, double seconds) {
-  if (on_gpu(spec)) return testing::cuda::streaming_us(work.bytes, seconds);
+  if (on_gpu(spec)) {
+    // Decode reads a cache and writes next to nothing.
+    const bool reads = spec.operation == testing::Operation::kAttentionDecode;
+    return reads ? testing::cuda::reading_us(work.bytes, seconds)
+                 : testing::cuda::streaming_us(work.bytes, seconds);
+  }
   const int threads = static_cast<int>(spec.threads);
   const double streaming = testing::streaming_us(work.bytes, threads, seconds);
   return std::max(streaming, work.flops / testing::peak_flops(threads) * 1e6);
@@ -191,7 +196,8 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "bench",
       "Time calls and compare with what the machine can do: the limit is an in-place update of\n"
-      "the same bytes, or the same arithmetic, measured in the same run on the same threads");
+      "the same bytes (attention decode on a GPU: reading them), or the same arithmetic, measured\n"
+      "in the same run on the same threads");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
       ->type_name("PROBLEM");

@@ -35,6 +35,8 @@ const std::vector<const char*> kQuick = {
     "attention_decode:b=2,t=4,hq=4,hk=2,d=256,kvlen=129,page=0,kv=int8,io=f16",
     "attention_prefill:lens=40+0+90,hq=4,hk=2,d=64,mask=window,window=33",
     "attention_prefill:lens=30+8,kvlen=100,hq=4,hk=4,d=64,page=7,io=f32,kv=f16",
+    "attention_append:lens=30+0+1,kvlen=40,hk=2,d=64,page=16,rope=halves",
+    "attention_append:b=3,t=2,kvlen=20,hk=2,d=64,page=7,kv=e4m3,io=f16",
 };
 
 // The layer of a Qwen3-Next: 16 key heads, 32 value heads, 128 x 128.
@@ -119,6 +121,14 @@ const std::vector<const char*> kGpu = {
     "gdn_prefill:lens=256x64,hq=2,hv=8,device=cuda",
     "norm_gated_rms:b=128,device=cuda",
     "norm_gated_rms:b=8192,device=cuda",
+    "attention_decode:b=64,kvlen=8192,page=64,device=cuda",
+    "attention_decode:b=64,kvlen=8192,device=cuda",
+    "attention_decode:b=128,hq=32,hk=8,d=128,kvlen=4096,page=64,device=cuda",
+    "attention_decode:b=1,kvlen=131072,page=64,device=cuda",
+    "attention_decode:b=64,kvlen=8192,page=64,kv=e4m3,device=cuda",
+    "attention_decode:b=64,t=4,kvlen=8192,page=64,device=cuda",
+    "attention_append:lens=8192x4,device=cuda",
+    "attention_append:b=64,kvlen=100,device=cuda",
 };
 
 // Chunked prefill: the shapes that others publish, very short ones, one long among many short.

@@ -44,7 +44,11 @@ struct CachePlaces {
     const std::int64_t room = capacity(row);
     return kv_lengths.present() ? clamp(kv_lengths.at(row), room) : room;
   }
-  // Of a token below length(row).
+  // As it was given.
+  HYLA_HOST_DEVICE std::int64_t raw_length(std::int64_t row) const {
+    return kv_lengths.present() ? kv_lengths.at(row) : capacity(row);
+  }
+  // Of a token below capacity(row).
   HYLA_HOST_DEVICE Place place(std::int64_t row, std::int64_t token) const {
     if (kind == KvCache::Kind::kDense) return {row, token};
     if (kind == KvCache::Kind::kRagged) return {0, begin(row) + token};

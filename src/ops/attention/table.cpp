@@ -7,6 +7,7 @@
 #include "reference/attention.h"
 #ifdef HYLA_HAS_CUDA
 #include "ops/attention/launch_rows.h"
+#include "ops/attention_decode/launch_decode.h"
 #endif
 
 namespace hyla {
@@ -16,6 +17,8 @@ using Problem = attention::RunProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
+    {"cuda_decode", Device::Kind::kCuda, attention::decode::refuses,
+     attention::decode_workspace_bytes, attention::launch_decode},
     {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr, attention::launch_rows},
 #endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},

@@ -5,6 +5,9 @@
 #include "ops/tables.h"
 #include "problem/attention.h"
 #include "reference/attention.h"
+#ifdef HYLA_HAS_CUDA
+#include "ops/attention_append/launch_append.h"
+#endif
 
 namespace hyla {
 namespace {
@@ -12,6 +15,12 @@ namespace {
 using Problem = attention::AppendProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
+#ifdef HYLA_HAS_CUDA
+    {"cuda_copy", Device::Kind::kCuda, attention::append_copy_refuses, nullptr,
+     attention::launch_append_copy},
+    {"cuda_heads", Device::Kind::kCuda, attention::append_refuses, nullptr,
+     attention::launch_append},
+#endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention_append},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

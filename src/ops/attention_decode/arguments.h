@@ -1,0 +1,131 @@
+// What the decode kernels are given: small, flat, 32 bits wherever they suffice. A kernel starts by
+// reading this, and a cold constant cache makes every line of it count.
+#pragma once
+
+#include <hyla/host_device.h>
+#include <hyla/tensor.h>
+#include <vector_types.h>
+
+#include <cstdint>
+
+#include "device/divider.h"
+
+namespace hyla::attention::decode {
+
+inline constexpr int kUnit = 16;     // keys of a unit: what a warp multiplies at once
+inline constexpr int kWarpRows = 8;  // packed query rows of a warp
+inline constexpr int kMaxCtas = 256;
+inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
+inline constexpr std::uint32_t kNowhere = 0xffffffffu;
+
+using device::Divider;
+
+// Integers on the device; what does not fit 31 bits becomes the nearest thing that does.
+struct Ints {
+  const char* data = nullptr;
+  int stride = 0;  // bytes
+  bool wide = false;
+
+  HYLA_HOST_DEVICE bool present() const { return data != nullptr; }
+  HYLA_HOST_DEVICE int at(int i) const {
+    const char* from = data + static_cast<std::int64_t>(i) * stride;
+    if (!wide) return *reinterpret_cast<const int*>(from);
+    const std::int64_t x = *reinterpret_cast<const std::int64_t*>(from);
+    return x < -1 ? -1 : x < kMostTokens ? static_cast<int>(x) : kMostTokens;
+  }
+};
+
+// Rows of queries.
+struct QueryRows {
+  int rows = 0, tokens = 0;
+  Ints begins, lengths;  // lengths absent: begins has one more
+  int heads = 0, group = 1;
+  Divider by_group;
+  int most_packed = 0;  // a row with more packed query rows (token * group + head) is not ours
+  const char* data = nullptr;
+  int token_bytes = 0, head_bytes = 0, dim = 0;
+  bool bf16 = false;
+};
+
+enum class Kind { kDense, kRagged, kPaged };
+
+// Rows lie at multiples of `step` bytes from their head's base, keys and values alike; scales at
+// multiples of an element.
+struct Cache {
+  Kind kind = Kind::kDense;
+  int kv_heads = 0;
+  int tokens = 0, outers = 0;  // of a page or row; pages or rows
+  int capacity = 0;            // tokens a row has room for (ragged: in all)
+  Ints lengths, begins;        // begins: ragged
+  const char* table = nullptr;
+  std::int64_t table_row_bytes = 0;
+  int table_bytes = 0;  // from one column to the next
+  bool wide_table = false;
+  Divider page_of;
+  const char *k = nullptr, *v = nullptr;
+  std::int64_t k_head_bytes = 0, v_head_bytes = 0;
+  int k_chunks = 0, v_chunks = 0;  // 16-byte chunks of a row
+  std::uint32_t step = 0, outer_steps = 0, token_steps = 0;
+  const float *k_scales = nullptr, *v_scales = nullptr;  // one a token and head
+  std::uint32_t scale_outer = 0, scale_token = 0;
+  std::int64_t scale_head = 0;
+};
+
+struct Output {
+  void* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+  DType dtype = DType::kNone;
+  bool wide = false;  // four values are one aligned access
+  int dim = 0;
+  float* lse = nullptr;
+  std::int64_t lse_token_stride = 0, lse_head_stride = 0;
+  const void* sinks = nullptr;
+  DType sinks_dtype = DType::kNone;
+  int sinks_stride = 0;
+};
+
+// Which keys a query at a position sees, in 32 bits.
+struct Sight {
+  bool causal = true;
+  int window = 0, chunk = 0;  // 0: none
+
+  struct Range {
+    int begin, end;
+  };
+  HYLA_HOST_DEVICE Range keys(int position, int length) const {
+    Range range{0, length};
+    if (causal && position + 1 < range.end) range.end = position + 1;
+    if (window > 0) {
+      if (position - window + 1 > 0) range.begin = position - window + 1;
+      if (position + window < range.end) range.end = position + window;
+    }
+    if (chunk > 0) {
+      const int first = position >= 0 ? position / chunk * chunk : 0;
+      const int end = position >= 0 ? first + chunk : 0;
+      if (first > range.begin) range.begin = first;
+      if (end < range.end) range.end = end;
+    }
+    if (range.end < range.begin) range.end = range.begin;
+    return range;
+  }
+};
+
+// Partial results of the pieces that do not hold all keys of their queries. A CTA has two at most:
+// the end of what CTAs before it began (0), and what it begins and leaves to the next (1).
+struct Pieces {
+  float* values = nullptr;  // [CTAs, 2, rows, D]
+  float2* sums = nullptr;   // [CTAs, 2, rows]: maximum (of log2), sum of weights
+  // [CTAs, 2]: {first token, first head, first packed row, packed rows} of piece 1; {pieces, ...}
+  int4* owners = nullptr;
+};
+
+struct Arguments {
+  QueryRows q;
+  Sight sight;
+  Cache cache;
+  float scale = 0, softcap = 0;
+  Output out;
+  Pieces pieces;
+};
+
+}  // namespace hyla::attention::decode

@@ -1,0 +1,74 @@
+// From a sum of weighted values to the output: divide, add the sink, write, LSE.
+#pragma once
+
+#include "arch/exponential.cuh"
+#include "device/dtype.cuh"
+#include "ops/attention_decode/shape.h"
+
+namespace hyla::attention::decode {
+
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// Largest logit, in log2, and the sum of 2^(logit - top).
+struct Softmax {
+  float top = -INFINITY, sum = 0;
+};
+
+// 2^(x - top), 0 for a piece without keys.
+__device__ __forceinline__ float weight(float x, float top) {
+  return x == -INFINITY ? 0.0f : arch::exp2_fast(x - top);
+}
+
+struct QueryRow {
+  int token = -1, head = 0;  // token < 0: none
+};
+
+// Which query the packed row `in_cta` of a chunk is; the chunk has rows [first_row, first_row +
+// rows) of its sequence.
+template <class Shape>
+__device__ __forceinline__ QueryRow query_row(const Arguments& a, int first_token, int first_head,
+                                              int first_row, int rows, int in_cta) {
+  const int block_head = in_cta / Shape::kChunk, row = in_cta % Shape::kChunk;
+  QueryRow query;
+  if (row < rows) {
+    const int token = a.q.by_group(first_row + row);
+    query.token = first_token + token;
+    query.head = (first_head + block_head) * a.q.group + (first_row + row - token * a.q.group);
+  }
+  return query;
+}
+
+template <int N>
+__device__ __forceinline__ void write_out(const Output& out, const QueryRow& query, Softmax softmax,
+                                          int column, float (&x)[N]) {
+  float factor = 0, lse = -INFINITY;
+  if (softmax.top != -INFINITY) {
+    float top = softmax.top, sum = softmax.sum;
+    factor = 1;
+    if (out.sinks != nullptr) {
+      const float sink =
+          kLog2E * device::load_number(out.sinks, out.sinks_dtype, query.head * out.sinks_stride);
+      top = fmaxf(top, sink);
+      factor = arch::exp2_fast(softmax.top - top);
+      sum = sum * factor + arch::exp2_fast(sink - top);
+    }
+    factor /= sum;
+    lse = (top + log2f(sum)) * kLn2;
+  }
+  if (column < out.dim) {
+    const std::int64_t at = query.token * out.token_stride + query.head * out.head_stride + column;
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] *= factor;
+    if (out.wide) {
+      device::store_wide(out.data, out.dtype, at, x);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) device::store_number(out.data, out.dtype, at + i, x[i]);
+    }
+  }
+  if (column == 0 && out.lse != nullptr) {
+    out.lse[query.token * out.lse_token_stride + query.head * out.lse_head_stride] = lse;
+  }
+}
+
+}  // namespace hyla::attention::decode

@@ -1,0 +1,289 @@
+// Attention of a few queries over long caches: a stream of keys and values through tensor cores.
+//
+// A warp multiplies units of 16 keys with 8 packed query rows (token * group + head of the group)
+// and keeps its own maximum, sum and O^T until its part of a segment is done; only then do the
+// warps of the CTA meet. README.md draws it.
+#pragma once
+
+#include "arch/grid_dependency.cuh"
+#include "ops/attention_decode/fragments.cuh"
+#include "ops/attention_decode/merge.cuh"
+#include "ops/attention_decode/ring.cuh"
+
+namespace hyla::attention::decode {
+
+// The logits' largest may grow by this many powers of two before the sums are scaled again: weights
+// up to 2^8 lose nothing in 16 bits.
+inline constexpr float kSlack = 8;
+
+// A lane's view of its warp's queries: fragments of row lane / 4, softmax of the rows of its two
+// columns, 2 * (lane % 4) and the next.
+template <class Shape>
+struct WarpQueries {
+  QueryFragments<Shape> fragments;
+  float scale[2];          // logits to log2
+  int first[2], end[2];    // keys that the rows see
+  int all_first, all_end;  // keys that every row of the warp sees
+  bool any;                // does the warp have a row at all?
+};
+
+template <class Shape>
+__device__ __forceinline__ void load_fragments(const QueryRows& from, const QueryRow& query,
+                                               QueryFragments<Shape>& q, float& undo, int lane) {
+  const char* row = from.data + static_cast<std::int64_t>(query.token) * from.token_bytes +
+                    static_cast<std::int64_t>(query.head) * from.head_bytes;
+#pragma unroll
+  for (int i = 0; i < Shape::D / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int element = i * 16 + query_element<Shape>(lane, j);
+      q[i][j] = query.token >= 0 && element < from.dim
+                    ? *reinterpret_cast<const std::uint32_t*>(row + 2 * element)
+                    : 0;
+    }
+  }
+  undo = 1;
+  if constexpr (Shape::kQuantised) {
+    // Queries become float16: a power of two brings their largest to 2^13.
+    const auto numbers = [&](std::uint32_t word) {
+      return from.bf16
+                 ? make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u))
+                 : __half22float2(reinterpret_cast<const __half2&>(word));
+    };
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::D / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float2 x = numbers(q[i][j]);
+        largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
+      }
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(device::kFullWarp, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(device::kFullWarp, largest, 2));
+    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23) - 127, -100);
+    const float factor = __uint_as_float(static_cast<unsigned>(127 + 13 - exponent) << 23);
+    undo = __uint_as_float(static_cast<unsigned>(127 - 13 + exponent) << 23);
+#pragma unroll
+    for (int i = 0; i < Shape::D / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float2 x = numbers(q[i][j]);
+        const __half2 scaled = __floats2half2_rn(x.x * factor, x.y * factor);
+        q[i][j] = reinterpret_cast<const std::uint32_t&>(scaled);
+      }
+    }
+  }
+}
+
+template <class Shape>
+__device__ __forceinline__ void load_queries(const Arguments& a, const Segment& segment, int head,
+                                             int member, WarpQueries<Shape>& queries, int lane) {
+  float undo;
+  load_fragments<Shape>(
+      a.q,
+      query_row<Shape>(a, segment.first_token, segment.first_head, segment.first_row, segment.rows,
+                       head * Shape::kChunk + member * kWarpRows + (lane >> 2)),
+      queries.fragments, undo, lane);
+  const int first = segment.first_row + member * kWarpRows;
+  const int own = min(segment.rows - member * kWarpRows, kWarpRows);  // may be none
+  const auto sees = [&](int row) {
+    return a.sight.keys(segment.position + a.q.by_group(first + row), segment.keys);
+  };
+  queries.any = own > 0;
+  queries.all_first = own > 0 ? sees(own - 1).begin : 0;
+  queries.all_end = own > 0 ? sees(0).end : segment.end;
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int row = 2 * (lane & 3) + c;
+    const Sight::Range keys =
+        row < own ? sees(row) : Sight::Range{queries.all_first, queries.all_end};
+    queries.first[c] = keys.begin;
+    queries.end[c] = keys.end;
+    queries.scale[c] = a.scale;
+    if constexpr (Shape::kQuantised) {
+      queries.scale[c] *= __shfl_sync(device::kFullWarp, undo, row * 4);
+    }
+  }
+}
+
+// cap * tanh(x / cap), all in log2.
+__device__ __forceinline__ float capped(float x, float cap) {
+  const float e = arch::exp2_fast(__fdividef(2 * kLog2E * x, cap));
+  return cap * (1 - __fdividef(2.0f, e + 1));
+}
+
+// Of a lane's two keys.
+struct Scales {
+  float low = 1, high = 1;
+
+  Scales() = default;
+  __device__ __forceinline__ Scales(std::uint32_t address, int lane)
+      : low(shared_float(address + (lane >> 2) * 4)),
+        high(shared_float(address + (lane >> 2) * 4 + 32)) {}
+
+ private:
+  static __device__ __forceinline__ float shared_float(std::uint32_t address) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+    return x;
+  }
+};
+
+template <class T>
+__device__ __forceinline__ std::uint32_t pack(float low, float high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+}
+
+template <class Shape>
+__device__ __forceinline__ void rescale(WarpState<Shape>& state, float top0, float top1) {
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) {
+    top0 = fmaxf(top0, __shfl_xor_sync(device::kFullWarp, top0, step));
+    top1 = fmaxf(top1, __shfl_xor_sync(device::kFullWarp, top1, step));
+  }
+  top0 = fmaxf(top0, state.top[0]);
+  top1 = fmaxf(top1, state.top[1]);
+  const float old0 = weight(state.top[0], top0), old1 = weight(state.top[1], top1);
+  state.top[0] = top0, state.top[1] = top1;
+  state.sum[0] *= old0, state.sum[1] *= old1;
+#pragma unroll
+  for (int i = 0; i < Shape::D / 16; ++i) {
+    state.values[i][0] *= old0, state.values[i][1] *= old1;
+    state.values[i][2] *= old0, state.values[i][3] *= old1;
+  }
+}
+
+// Logits of the 16 keys from `key` on: s[0], s[1] of key lane / 4, s[2], s[3] of that + 8.
+template <class Shape>
+__device__ __forceinline__ void finish_logits(const Arguments& a, const WarpQueries<Shape>& queries,
+                                              int key, float (&s)[4], int lane) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) s[e] *= queries.scale[e & 1];
+  if (a.softcap > 0) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[e] = capped(s[e], a.softcap);
+  }
+  if (key < queries.all_first || key + kUnit > queries.all_end) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int own = key + (lane >> 2) + 8 * (e >> 1);
+      if (own < queries.first[e & 1] || own >= queries.end[e & 1]) s[e] = -INFINITY;
+    }
+  }
+}
+
+// Logits to weights, as the operand of the second product. With scales it is weight * scale that
+// meets the values and must stay small: the reference of the softmax counts the scale as a part of
+// the logit.
+template <class Shape>
+__device__ __forceinline__ void weigh(float (&s)[4], const Scales& scales, WarpState<Shape>& state,
+                                      std::uint32_t (&p)[2]) {
+  using Math = typename Numbers<typename Shape::Stored>::Math;
+  float top0, top1;
+  if constexpr (Shape::kQuantised) {
+    constexpr float kSmallest = -60;  // a scale of 0 has no logarithm
+    const float low_log = fmaxf(__log2f(fabsf(scales.low)), kSmallest);
+    const float high_log = fmaxf(__log2f(fabsf(scales.high)), kSmallest);
+    top0 = fmaxf(s[0] + low_log, s[2] + high_log);
+    top1 = fmaxf(s[1] + low_log, s[3] + high_log);
+  } else {
+    top0 = fmaxf(s[0], s[2]);
+    top1 = fmaxf(s[1], s[3]);
+  }
+  if (__any_sync(device::kFullWarp, top0 - state.top[0] > kSlack || top1 - state.top[1] > kSlack)) {
+    rescale(state, top0, top1);
+  }
+  const float zero0 = state.top[0] == -INFINITY ? 0.0f : state.top[0];
+  const float zero1 = state.top[1] == -INFINITY ? 0.0f : state.top[1];
+  s[0] = arch::exp2_fast(s[0] - zero0), s[2] = arch::exp2_fast(s[2] - zero0);
+  s[1] = arch::exp2_fast(s[1] - zero1), s[3] = arch::exp2_fast(s[3] - zero1);
+  state.sum[0] += s[0] + s[2];
+  state.sum[1] += s[1] + s[3];
+  p[0] = arch::transpose_matrix(pack<Math>(s[0] * scales.low, s[1] * scales.low));
+  p[1] = arch::transpose_matrix(pack<Math>(s[2] * scales.high, s[3] * scales.high));
+}
+
+// One warp's part of a segment: units `part`, part + kParts, ...
+template <class Shape>
+__device__ __forceinline__ void stream(const Arguments& a, const Segment& segment,
+                                       const WarpQueries<Shape>& queries, Ring<Shape>& ring,
+                                       int& slot, int part, WarpState<Shape>& state, int lane) {
+#pragma unroll 1
+  for (int key = segment.begin + part * kUnit; key < segment.end; key += Shape::kParts * kUnit) {
+    ring.wait();
+    float s[4] = {};
+    if (Shape::kSharing == 1 || queries.any) {
+      scores<Shape>(ring.tile(slot), queries.fragments, s, lane);
+      if constexpr (Shape::kQuantised) {
+        if (a.cache.k_scales != nullptr) {
+          const Scales scales(ring.scales(slot), lane);
+          s[0] *= scales.low, s[1] *= scales.low, s[2] *= scales.high, s[3] *= scales.high;
+        }
+      }
+    }
+    ring.refill_keys(slot);
+    if (++slot == Shape::kSlots) slot = 0;
+    finish_logits<Shape>(a, queries, key, s, lane);
+    ring.wait();
+    if (Shape::kSharing == 1 || queries.any) {
+      Scales scales;
+      if constexpr (Shape::kQuantised) {
+        if (a.cache.v_scales != nullptr) scales = Scales(ring.scales(slot), lane);
+      }
+      std::uint32_t p[2];
+      weigh<Shape>(s, scales, state, p);
+      add_values<Shape>(ring.tile(slot), p[0], p[1], state.values, lane);
+    }
+    ring.refill_values(slot);
+    if (++slot == Shape::kSlots) slot = 0;
+  }
+}
+
+// Grid: at most one CTA an SM.
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    attention_decode(const __grid_constant__ Arguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ WorkList<Shape> list;
+  __shared__ MergeSums<Shape> sums;
+  arch::let_next_grid_start();
+  arch::wait_for_previous_grid();
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int warp = __shfl_sync(device::kFullWarp, static_cast<int>(threadIdx.x) >> 5, 0);
+  const int ring_index = warp / Shape::kSharing, member = warp % Shape::kSharing;
+  const int head = ring_index / Shape::kParts, part = ring_index % Shape::kParts;
+  constexpr int kTiles = Shape::kRings * Shape::kSlots * Shape::kTileBytes;
+  const std::uint32_t tiles =
+      arch::shared_address(memory) + ring_index * Shape::kSlots * Shape::kTileBytes;
+  const std::uint32_t scales =
+      arch::shared_address(memory) + kTiles + ring_index * Shape::kSlots * kUnit * 4;
+  auto* merge_area = reinterpret_cast<float*>(memory + kTiles + Shape::kScaleBytes);
+
+  const Share share = find_share<Shape>(a, list);
+  int begin = share.begin;
+#pragma unroll 1
+  while (const int count = list_segments<Shape>(a, share, begin, list)) {
+    Ring<Shape> ring(a, list.segments, count, tiles, scales, part, head, member);
+    int slot = 0;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const Segment& segment = list.segments[i];
+      WarpQueries<Shape> queries;
+      load_queries<Shape>(a, segment, head, member, queries, lane);
+      WarpState<Shape> state;
+      stream<Shape>(a, segment, queries, ring, slot, part, state, lane);
+      merge<Shape>(a, segment, state, sums, merge_area, warp, lane);
+    }
+    arch::wait_copies<0>();
+  }
+  if (threadIdx.x < 2) a.pieces.owners[blockIdx.x * 2 + threadIdx.x] = list.owner[threadIdx.x];
+}
+
+}  // namespace hyla::attention::decode

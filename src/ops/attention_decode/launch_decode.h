@@ -1,0 +1,22 @@
+// The decode kernels, for the table.
+#pragma once
+
+#include <hyla/workspace.h>
+
+#include "ops/attention_decode/plan.h"
+
+namespace hyla::attention {
+
+std::size_t decode_workspace_bytes(const RunProblem& problem);
+void launch_decode(const RunProblem& problem, const Workspace& workspace, const Context& context);
+
+namespace decode {
+
+// One file each, by what the cache stores.
+void launch_bf16(const Arguments& arguments, const Plan& plan, const Context& context);
+void launch_f16(const Arguments& arguments, const Plan& plan, const Context& context);
+void launch_e4m3(const Arguments& arguments, const Plan& plan, const Context& context);
+void launch_int8(const Arguments& arguments, const Plan& plan, const Context& context);
+
+}  // namespace decode
+}  // namespace hyla::attention

@@ -1,0 +1,29 @@
+// Which decode kernel a problem gets, and what it needs. On the host.
+#pragma once
+
+#include <hyla/attention.h>
+
+#include "ops/attention_decode/arguments.h"
+#include "problem/attention.h"
+
+namespace hyla::attention::decode {
+
+struct Plan {
+  int dim = 0;      // D and DV padded to 64, 128 or 256
+  int sharing = 1;  // warps of 8 query rows that read the same keys
+  int heads = 1;    // KV heads that a CTA takes together
+  int ctas = 0;
+
+  int rows() const { return heads * sharing * kWarpRows; }
+};
+
+const char* refuses(const RunProblem& problem, const Context& context);
+Plan make_plan(const RunProblem& problem, int multiprocessors);
+Arguments make_arguments(const RunProblem& problem);
+
+// Of the pieces of a plan, and the most that any plan within the bounds needs.
+std::size_t workspace_bytes(const Plan& plan);
+std::size_t workspace_bound(const RunBounds& bounds, int multiprocessors);
+void set_workspace(Arguments& arguments, const Plan& plan, void* memory);
+
+}  // namespace hyla::attention::decode

@@ -1,0 +1,197 @@
+// The way of keys and values into shared memory: 16-byte asynchronous copies, row by row, into a
+// ring that one warp (or a few that look at the same keys) has for itself. Pages are looked up one
+// unit ahead.
+#pragma once
+
+#include "arch/cp_async.cuh"
+#include "arch/shared_address.cuh"
+#include "device/reduce.cuh"
+#include "ops/attention_decode/work.cuh"
+
+namespace hyla::attention::decode {
+
+__device__ __forceinline__ void copy_4(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+
+// Where a lane's token lies: steps of the values, elements of the scales.
+struct LanePlace {
+  std::uint32_t row = kNowhere, scale = 0;
+};
+
+template <class Shape>
+class Ring {
+ public:
+  __device__ __forceinline__ Ring(const Arguments& a, const Segment* segments, int count,
+                                  std::uint32_t tiles, std::uint32_t scales, int part, int head,
+                                  int member)
+      : a_(a.cache),
+        segments_(segments),
+        count_(count),
+        tiles_(tiles),
+        scales_(scales),
+        part_(part),
+        head_(head),
+        member_(member),
+        lane_(static_cast<int>(threadIdx.x) & 31) {
+    enter(0);
+    next_ = look_up();
+#pragma unroll 1
+    for (int slot = 0; slot < Shape::kSlots; slot += 2) {
+      issue_keys(slot);
+      issue_values(slot + 1);
+    }
+  }
+
+  // Until the oldest tile is there.
+  __device__ __forceinline__ void wait() const {
+    arch::wait_copies<Shape::kSlots - 1>();
+    meet();
+  }
+  __device__ __forceinline__ std::uint32_t tile(int slot) const {
+    return tiles_ + slot * Shape::kTileBytes;
+  }
+  __device__ __forceinline__ std::uint32_t scales(int slot) const {
+    return scales_ + slot * (kUnit * 4);
+  }
+
+  // The tile of the slot has been read; the next unit's takes its place.
+  __device__ __forceinline__ void refill_keys(int slot) {
+    meet();
+    issue_keys(slot);
+  }
+  __device__ __forceinline__ void refill_values(int slot) {
+    meet();
+    issue_values(slot);
+  }
+
+ private:
+  static constexpr int kLanesPerRow = Shape::kRowBytes / 16, kRowsAtOnce = 32 / kLanesPerRow;
+  static constexpr int kOwnRows = kUnit / Shape::kSharing;  // rows that this warp copies
+  static constexpr int kSteps = kOwnRows / kRowsAtOnce > 0 ? kOwnRows / kRowsAtOnce : 1;
+
+  __device__ __forceinline__ void meet() const {
+    if constexpr (Shape::kSharing == 1) {
+      __syncwarp();
+    } else {
+      const int ring = static_cast<int>(threadIdx.x) / (32 * Shape::kSharing);
+      asm volatile("bar.sync %0, %1;" ::"r"(ring + 1), "n"(32 * Shape::kSharing) : "memory");
+    }
+  }
+
+  __device__ __forceinline__ void enter(int index) {
+    at_ = index;
+    while (at_ < count_) {
+      key_ = segments_[at_].begin + part_ * kUnit;
+      end_ = segments_[at_].end;
+      if (key_ < end_) return;
+      ++at_;
+    }
+  }
+
+  __device__ __forceinline__ LanePlace look_up() {
+    LanePlace place;
+    next_head_ = -1;
+    if (at_ >= count_) return place;
+    const Segment& segment = segments_[at_];
+    next_head_ = segment.first_head + head_;
+    const int token = key_ + (lane_ & (kUnit - 1));
+    if (token < segment.first_seen || token >= end_) return place;
+    std::uint32_t outer = 0, rest = static_cast<std::uint32_t>(token);
+    if (a_.kind == Kind::kPaged) {
+      const int column = a_.page_of(token);
+      const auto* entry = reinterpret_cast<const std::uint32_t*>(
+          segment.table + static_cast<std::uint64_t>(static_cast<std::uint32_t>(column)) *
+                              static_cast<std::uint32_t>(a_.table_bytes));
+      outer = __ldg(entry);
+      if (a_.wide_table && __ldg(entry + 1) != 0) outer = kNowhere;
+      if (outer >= static_cast<std::uint32_t>(a_.outers)) return place;
+      rest -= static_cast<std::uint32_t>(column * a_.tokens);
+      place.row = outer * a_.outer_steps + rest * a_.token_steps;
+      if constexpr (Shape::kQuantised) {
+        place.scale = outer * a_.scale_outer + rest * a_.scale_token;
+      }
+    } else {
+      place.row = segment.origin + rest * a_.token_steps;
+      if constexpr (Shape::kQuantised) {
+        place.scale = segment.scale_origin + rest * a_.scale_token;
+      }
+    }
+    return place;
+  }
+
+  __device__ __forceinline__ void issue_keys(int slot) {
+    current_ = next_;
+    current_head_ = next_head_;
+    if (current_head_ >= 0) {
+      key_ += Shape::kParts * kUnit;
+      if (key_ >= end_) enter(at_ + 1);
+      next_ = look_up();
+      complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
+    }
+    issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_chunks, a_.k_scales);
+  }
+  __device__ __forceinline__ void issue_values(int slot) {
+    issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_chunks, a_.v_scales);
+  }
+
+  __device__ __forceinline__ void issue(int slot, const char* base, int chunks,
+                                        const float* scales) {
+    if (current_head_ >= 0) {
+      if (complete_ && chunks == kLanesPerRow) {
+        copy_rows<true>(slot, base, chunks);
+      } else {
+        copy_rows<false>(slot, base, chunks);
+      }
+      if constexpr (Shape::kQuantised) {
+        if (scales != nullptr && lane_ < kUnit && member_ == 0) {
+          const bool there = current_.row != kNowhere;
+          copy_4(this->scales(slot) + lane_ * 4,
+                 scales + current_head_ * a_.scale_head + (there ? current_.scale : 0),
+                 there ? 4 : 0);
+        }
+      }
+    }
+    arch::commit_copies();
+  }
+
+  template <bool kComplete>
+  __device__ __forceinline__ void copy_rows(int slot, const char* base, int chunks) const {
+    const int chunk = lane_ % kLanesPerRow, first = lane_ / kLanesPerRow + member_ * kOwnRows;
+    base += chunk * 16;
+    asm volatile("" : "+l"(base));  // one multiply-add gives an address, if this is one register
+    // Rows i * kRowsAtOnce further on: their swizzle differs by constants.
+    const std::uint32_t to = tile(slot) + (first >> 3) * Shape::kGroupBytes + (chunk >> 3) * 1024 +
+                             (first & 7) * 128 + (((chunk ^ first) & 7) << 4);
+    const bool mine = kOwnRows >= kRowsAtOnce || lane_ / kLanesPerRow < kOwnRows;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int row = i * kRowsAtOnce;
+      const std::uint32_t steps =
+          __shfl_sync(device::kFullWarp, current_.row, (first + row) & (kUnit - 1));
+      const std::uint32_t at =
+          (to ^ ((row & 7) << 4)) + (row >> 3) * Shape::kGroupBytes + (row & 7) * 128;
+      if (!mine) continue;
+      if constexpr (kComplete) {
+        arch::copy_16(at, base + static_cast<std::uint64_t>(steps) * a_.step);
+      } else {
+        const bool there = steps != kNowhere && chunk < chunks;
+        arch::copy_16(at, base + static_cast<std::uint64_t>(there ? steps : 0) * a_.step,
+                      there ? 16 : 0);
+      }
+    }
+  }
+
+  const Cache& a_;
+  const Segment* segments_;
+  const int count_;
+  const std::uint32_t tiles_, scales_;
+  const int part_, head_, member_, lane_;
+  int at_ = 0, key_ = 0, end_ = 0;  // of the unit that is looked up next
+  LanePlace current_, next_;
+  int current_head_ = -1, next_head_ = -1;
+  bool complete_ = false;
+};
+
+}  // namespace hyla::attention::decode

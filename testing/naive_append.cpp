@@ -1,0 +1,99 @@
+#include <algorithm>
+#include <cmath>
+#include <complex>
+
+#include "testing/naive.h"
+
+namespace hyla::testing {
+namespace {
+
+using std::int64_t;
+
+template <class Real>
+class Append {
+ public:
+  explicit Append(const attention::AppendParams& p) : p_(p) {}
+
+  void run() const {
+    for (int64_t row = 0; row < naive_rows(p_); ++row) {
+      const int64_t begin = naive_begin(p_, row), length = naive_length(p_, row);
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t position = integer(p_.kv_lengths, {row}) - length + i;
+        for (int64_t head = 0; head < p_.k.shape[1]; ++head) {
+          std::vector<Real> key = vector(p_.k, begin + i, head);
+          if (p_.rope.cos.present()) rotate(key, position);
+          write(key, p_.cache.k, p_.cache.k_scales, row, position, head);
+          write(vector(p_.v, begin + i, head), p_.cache.v, p_.cache.v_scales, row, position, head);
+        }
+      }
+    }
+  }
+
+ private:
+  static std::vector<Real> vector(const TensorView& x, int64_t token, int64_t head) {
+    std::vector<Real> result;
+    for (int64_t d = 0; d < x.shape[2]; ++d) {
+      result.push_back(static_cast<Real>(number(x, {token, head, d})));
+    }
+    return result;
+  }
+
+  // Pairs as complex numbers, turned by a complex number.
+  void rotate(std::vector<Real>& key, int64_t position) const {
+    const auto pairs = static_cast<std::size_t>(p_.rope.cos.shape[1]);
+    for (std::size_t i = 0; i < pairs; ++i) {
+      Real& re = key[p_.rope.interleaved ? 2 * i : i];
+      Real& im = key[p_.rope.interleaved ? 2 * i + 1 : i + pairs];
+      const auto column = static_cast<int64_t>(i);
+      const std::complex<Real> turn(static_cast<Real>(number(p_.rope.cos, {position, column})),
+                                    static_cast<Real>(number(p_.rope.sin, {position, column})));
+      const std::complex<Real> turned = std::complex<Real>(re, im) * turn;
+      re = turned.real();
+      im = turned.imag();
+    }
+  }
+
+  TensorView place(const TensorView& x, int64_t row, int64_t position, int64_t head) const {
+    if (p_.cache.kind == attention::KvCache::Kind::kDense) {
+      return x.select(0, row).select(0, position).select(0, head);
+    }
+    const int64_t block = integer(p_.cache.page_table, {row, position / x.shape[1]});
+    return x.select(0, block).select(0, position % x.shape[1]).select(0, head);
+  }
+
+  void write(const std::vector<Real>& values, const TensorView& cache, const TensorView& scales,
+             int64_t row, int64_t position, int64_t head) const {
+    const TensorView to = place(cache, row, position, head);
+    const auto dim = static_cast<int64_t>(values.size());
+    const int64_t runs = scales.present() ? scales.shape[scales.rank - 1] : 1;
+    for (int64_t d = 0; d < dim; ++d) {
+      Real value = values[static_cast<std::size_t>(d)];
+      if (scales.present()) {
+        const int64_t run = dim / runs, r = d / run;
+        Real largest = 0;
+        for (int64_t e = r * run; e < (r + 1) * run; ++e) {
+          largest = std::max(largest, std::abs(values[static_cast<std::size_t>(e)]));
+        }
+        const float scale = static_cast<float>(
+            largest / static_cast<Real>(cache.dtype == DType::kInt8 ? 127 : 448));
+        put(place(scales, row, position, head), {r}, scale);
+        value = scale == 0 ? Real(0) : value / static_cast<Real>(scale);
+      }
+      put(to, {d}, static_cast<double>(value));
+    }
+  }
+
+  const attention::AppendParams& p_;
+};
+
+}  // namespace
+
+void naive_append(const attention::AppendParams& p, const NaiveOptions& options) {
+  if (options.float64) {
+    Append<double>(p).run();
+  } else {
+    Append<float>(p).run();
+  }
+}
+
+}  // namespace hyla::testing
