@@ -49,6 +49,11 @@ bool Call::flag(std::size_t i) const {
 }
 
 std::int64_t Call::integer(std::size_t i) const {
+  if (PyLong_CheckExact(arguments_[i])) {
+    const long long value = PyLong_AsLongLong(arguments_[i]);
+    if (value != -1 || !PyErr_Occurred()) return value;
+    PyErr_Clear();
+  }
   if (PyBool_Check(arguments_[i]) || !PyIndex_Check(arguments_[i])) {
     fail_type(names_[i], "an int", arguments_[i]);
   }

@@ -81,6 +81,30 @@ nb::list device_list() {
   return result;
 }
 
+// Nanoseconds that the exchange API alone takes for these tensors and the stream of the first.
+double measure_exchange(nb::tuple tensors, std::int64_t count) {
+  const ExchangeApi* api = producer_of(tensors[0].ptr()).api;
+  if (api == nullptr || api->tensor_from_object == nullptr) {
+    throw nb::type_error("tensors: expected tensors with DLPack's C exchange API");
+  }
+  DLTensor tensor{};
+  const auto start = std::chrono::steady_clock::now();
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (Py_ssize_t t = 0; t < PyTuple_GET_SIZE(tensors.ptr()); ++t) {
+      if (api->tensor_from_object(PyTuple_GET_ITEM(tensors.ptr(), t), &tensor) != 0) {
+        throw nb::python_error();
+      }
+    }
+    void* stream = nullptr;
+    if (tensor.device.device_type == kDLCUDA &&
+        api->current_stream(kDLCUDA, tensor.device.device_id, &stream) != 0) {
+      throw nb::python_error();
+    }
+  }
+  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+  return time.count() / static_cast<double>(count);
+}
+
 std::size_t prefill_workspace(std::int64_t max_sequences, std::int64_t max_tokens,
                               std::int64_t query_heads, std::int64_t key_heads,
                               std::int64_t value_heads, std::int64_t key_dim,
@@ -119,6 +143,7 @@ NB_MODULE(_core, m) {
   m.attr("EXPLAIN") = nb::borrow(explain_token());
   nb::class_<Repeat>(m, "Repeat").def(nb::init<std::int64_t>());
   m.attr("package_version") = HYLA_PYTHON_VERSION;
+  m.def("measure_exchange", &measure_exchange);
   m.def("shorten", &shorten);
   m.def("version", &hyla::version);
   m.def("built_with_cuda", &hyla::built_with_cuda);

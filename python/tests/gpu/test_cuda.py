@@ -1,9 +1,5 @@
 """CUDA tensors: results, streams, graphs, devices. Needs a GPU, and torch with CUDA."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -157,14 +153,3 @@ def test_unsupported_says_who_refused():
             impl="reference",
         )  # fmt: skip
     assert caught.value.candidates[0][0] == "reference"
-
-
-def test_overhead():
-    """12 torch tensors cost at most 1.5 us on top of the same call in C++."""
-    bench = pathlib.Path(__file__).parents[2] / "bench" / "overhead.py"
-    done = subprocess.run(
-        [sys.executable, str(bench), "--device", "cuda"], capture_output=True, text=True, check=True
-    )
-    print(done.stdout)
-    overhead = float(done.stdout.split("overhead")[1].split()[0])
-    assert overhead <= 1500, done.stdout

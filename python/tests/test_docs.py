@@ -1,0 +1,33 @@
+"""The code in the documentation and the examples runs as it stands."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_manual(capsys):
+    """Each block goes on where the one before it ended; a comment after print says what it prints."""
+    page = ROOT / "docs" / "python.md"
+    found = blocks(page)
+    assert len(found) >= 5
+    names = {}
+    for block in found:
+        capsys.readouterr()
+        exec(compile(block, str(page), "exec"), names)
+        printed = capsys.readouterr().out
+        for promised in re.findall(r"print\(.*\) +# (.*)", block):
+            assert promised in printed
+
+
+@pytest.mark.parametrize("name", ["decode.py"])
+def test_examples(name):
+    subprocess.run([sys.executable, str(ROOT / "examples" / name)], check=True)
