@@ -23,6 +23,7 @@ Captured::~Captured() = default;
 void Captured::replay() const { missing(); }
 double graph_us(const std::function<void()>&, double) { missing(); }
 double streaming_us(double, double) { missing(); }
+double matrix_flops(double) { missing(); }
 double reading_us(double, double) { missing(); }
 
 }  // namespace hyla::testing::cuda

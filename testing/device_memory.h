@@ -40,4 +40,7 @@ double streaming_us(double bytes, double seconds);
 // Time to read `bytes` bytes from memory and not from the cache.
 double reading_us(double bytes, double seconds);
 
+// Operations a second of the matrix units on random bfloat16 numbers.
+double matrix_flops(double seconds);
+
 }  // namespace hyla::testing::cuda

@@ -11,6 +11,17 @@ double bytes_of(DType dtype) { return static_cast<double>(size_of(dtype)); }
 constexpr double kFlopsPerStateElement = 7;
 constexpr double kSiluFlops = 4, kNormFlops = 8;
 
+// Chunked prefill, 64 tokens a chunk: K K^T and Q K^T; K S, Q S and the update of S; T' W and P U.
+double chunk_products(const ProblemSpec& spec) {
+  if (spec.operation != Operation::kGdnPrefill || spec.io == DType::kFloat32) return 0;
+  constexpr double kChunk = 64;
+  const auto K = static_cast<double>(spec.k), V = static_cast<double>(spec.v);
+  double chunks = 0;
+  for (std::int64_t length : row_lengths(spec)) chunks += static_cast<double>((length + 63) / 64);
+  return chunks * static_cast<double>(std::max(spec.hq, spec.hv)) * 2 * kChunk *
+         (2 * kChunk * K + 3 * K * V + 2 * kChunk * V);
+}
+
 Work gdn(const ProblemSpec& spec) {
   const auto heads = static_cast<double>(std::max(spec.hq, spec.hv));
   const auto tokens = static_cast<double>(total_tokens(spec));
@@ -24,7 +35,7 @@ Work gdn(const ProblemSpec& spec) {
   const double per_token = static_cast<double>((spec.hq + spec.hk) * spec.k + spec.hv * spec.v) +
                            heads * static_cast<double>(spec.v);
   return {states * state * bytes_of(spec.state) + tokens * per_token * bytes_of(spec.io),
-          kFlopsPerStateElement * tokens * state};
+          kFlopsPerStateElement * tokens * state, chunk_products(spec)};
 }
 
 Work conv(const ProblemSpec& spec) {
@@ -35,12 +46,12 @@ Work conv(const ProblemSpec& spec) {
   const auto taps = static_cast<double>(spec.width);
   return {2 * values * bytes_of(spec.io) + 2 * windows * bytes_of(spec.state) +
               channels * taps * bytes_of(spec.io),
-          values * (2 * taps + kSiluFlops)};
+          values * (2 * taps + kSiluFlops), 0};
 }
 
 Work norm(const ProblemSpec& spec) {
   const double values = static_cast<double>(spec.b * spec.hv * spec.v);
-  return {3 * values * bytes_of(spec.io), kNormFlops * values};
+  return {3 * values * bytes_of(spec.io), kNormFlops * values, 0};
 }
 
 double visible_keys(const ProblemSpec& spec, std::int64_t position, std::int64_t length) {
@@ -71,7 +82,8 @@ Work attention(const ProblemSpec& spec) {
   }
   const auto d = static_cast<double>(spec.d), hq = static_cast<double>(spec.hq);
   const double io = 2 * static_cast<double>(total_tokens(spec)) * hq * d * bytes_of(spec.io);
-  return {io + 2 * read * static_cast<double>(spec.hk) * d * bytes_of(spec.kv), 4 * pairs * hq * d};
+  return {io + 2 * read * static_cast<double>(spec.hk) * d * bytes_of(spec.kv), 4 * pairs * hq * d,
+          0};
 }
 
 Work append(const ProblemSpec& spec) {

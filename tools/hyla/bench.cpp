@@ -78,6 +78,7 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
                     {"ratio", r.ratio()},
                     {"bytes", r.work.bytes},
                     {"flops", r.work.flops},
+                    {"matrix_flops", r.work.matrix_flops},
                     {"peers", peers}});
   }
   return {{"hyla", version()},
@@ -110,13 +111,27 @@ double call_us(const ProblemSpec& spec, const Call& call, const std::string& imp
   return testing::time_runs(testing::Repeat(call, impl), seconds).median_us;
 }
 
+double matrix_flops(double seconds) {
+  static const double peak = testing::cuda::matrix_flops(seconds);
+  return peak;
+}
+
+// What is reached of the device's matrix products: "460 (57%)" TFLOP/s.
+std::string matrix_share(const Result& r, bool gpu, double seconds) {
+  if (!gpu || r.work.matrix_flops == 0) return "";
+  const double flops = r.work.matrix_flops / r.us * 1e6;
+  return fmt::format("{:.0f} ({:.0f}%)", flops * 1e-12, 100 * flops / matrix_flops(seconds));
+}
+
 // A call takes at least the time of its memory traffic and at least that of its arithmetic.
 double limit_us(const ProblemSpec& spec, const testing::Work& work, double seconds) {
   if (on_gpu(spec)) {
     // Decode reads a cache and writes next to nothing.
     const bool reads = spec.operation == testing::Operation::kAttentionDecode;
-    return reads ? testing::cuda::reading_us(work.bytes, seconds)
-                 : testing::cuda::streaming_us(work.bytes, seconds);
+    const double memory = reads ? testing::cuda::reading_us(work.bytes, seconds)
+                                : testing::cuda::streaming_us(work.bytes, seconds);
+    if (work.matrix_flops == 0) return memory;
+    return std::max(memory, work.matrix_flops / matrix_flops(seconds) * 1e6);
   }
   const int threads = static_cast<int>(spec.threads);
   const double streaming = testing::streaming_us(work.bytes, threads, seconds);
@@ -168,6 +183,10 @@ int bench(const Options& options) {
   std::vector<Column> columns = {{"problem", width, false}, {"impl", 15, false}, {"us", 9, true},
                                  {"limit us", 9, true},     {"ratio", 8, true},  {"GB/s", 7, true},
                                  {"GFLOP/s", 8, true}};
+  const bool matrix = std::any_of(specs.begin(), specs.end(), [](const ProblemSpec& spec) {
+    return on_gpu(spec) && testing::work_of(spec).matrix_flops > 0;
+  });
+  if (matrix) columns.push_back({"TFLOP/s", 10, true});
   if (!peers.empty()) columns.push_back({"best peer", 0, false});
   Table table(out, columns);
   Progress progress(specs.size());
@@ -178,10 +197,16 @@ int bench(const Options& options) {
     progress.clear();
     progress.step();
     for (const Result& r : measured) {
-      table.row({r.problem, r.implementation, microseconds(r.us), microseconds(r.limit_us),
-                 fmt::format("{:.2f}", r.ratio()),
-                 fmt::format("{:.2f}", r.work.bytes / r.us * 1e-3),
-                 fmt::format("{:.2f}", r.work.flops / r.us * 1e-3), best_peer(r)});
+      std::vector<std::string> cells = {r.problem,
+                                        r.implementation,
+                                        microseconds(r.us),
+                                        microseconds(r.limit_us),
+                                        fmt::format("{:.2f}", r.ratio()),
+                                        fmt::format("{:.2f}", r.work.bytes / r.us * 1e-3),
+                                        fmt::format("{:.2f}", r.work.flops / r.us * 1e-3)};
+      if (matrix) cells.push_back(matrix_share(r, on_gpu(spec), options.seconds / 4));
+      cells.push_back(best_peer(r));
+      table.row(cells);
       results.push_back(r);
     }
   }

@@ -76,10 +76,15 @@ __device__ __forceinline__ float log2_alpha(const PrefillProblem& p, const Chunk
   return fmaxf(log2, kLeastLog2);
 }
 
+// Those that this thread asked for are there.
+__device__ __forceinline__ void wait_for_gates() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 // By one warp: the words become g and beta, in place.
 __device__ __forceinline__ void scan_gates(const PrefillProblem& p, const ChunkInfo& chunk,
                                            std::uint32_t (&gates)[2][64], int lane) {
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_gates();
   const int i = 2 * lane, rows = chunk.rows;
   const bool here = i < rows, both_here = i + 1 < rows;
   float first = 0.0f, second = 0.0f;

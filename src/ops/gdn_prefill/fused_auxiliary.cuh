@@ -130,7 +130,7 @@ class Auxiliary {
     }
     make_factors(a.p, gates(0), s.masks[group()], factors, me());
     arch::arrive_warp(s.factors_full[n % kFactorStages], me() & 31);
-    arch::wait(s.factors_full[n % kFactorStages], n / kFactorStages & 1);
+    sync();
     renew();
     float2 exact[3];
     diagonal_decays(s.masks[group()], me(), exact);
@@ -161,6 +161,7 @@ class Auxiliary {
     invert_diagonal(s.scratch[group()], me() >> 5, me() & 31);
     renew();
     poll();
+    wait_for_gates();  // of chunk n + 2, asked for a chunk ago
     sync();
     arch::wait(s.inverse_empty[group()], turn() ^ 1);
     finish_values();
@@ -172,11 +173,9 @@ class Auxiliary {
     store_inverse(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
     arch::arrive_warp(s.inverse_full[group()], me() & 31);
     renew();
-    // Warps 0 and 1 have few blocks left of their diagonals, so they have the time.
-    if (me() < 32) {
-      if (info(2).rows > 0) scan_gates(a.p, info(2), gates(2), me());
-      if (info(4).rows > 0) load_gates(a.p, info(4), gates(4), me());
-    }
+    // Warp 3 has most blocks left of its diagonal, so the others have the time.
+    if (me() < 32 && info(2).rows > 0) scan_gates(a.p, info(2), gates(2), me());
+    if (me() >> 5 == 2 && info(4).rows > 0) load_gates(a.p, info(4), gates(4), me() & 31);
     if (me() == 32) step_cursor(2, info(6));
     finish_keys();
   }

@@ -175,6 +175,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
     record[i] = make_uint4(0, 0, 0, 0);
   }
   arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kPrepareGroups + group;
   Prepare<Io>(s, a, static_cast<Record<Io>*>(a.records), group)
       .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);

@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kSerialThreads, 2)
   if (threadIdx.x == 0) init_barriers(s.ring);
   __syncthreads();
   arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
   SerialTask task;
   if (!find_serial_task(a, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), task)) {
     return;

@@ -16,17 +16,20 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
   shape.shared_bytes = kPrepareGroups * sizeof(PrepareGroup<Io>);
   device::launch(prepare<Io>, shape, a, context);
 
+  // The next kernel's CTAs take their places as those of the one before leave.
+  Context after = context;
+  after.programmatic_launch = true;
   const auto tasks = static_cast<unsigned>(a.tasks), parts = static_cast<unsigned>(a.parts);
   shape.block = dim3(kSerialThreads);
   if (a.transfers) {
     shape.shared_bytes = sizeof(TransferShared<Io>);
     shape.grid = dim3(2, tasks, 2 * parts - 3);
-    device::launch(transfer<Io>, shape, a, context);
-    launch_states(a, context);
+    device::launch(transfer<Io>, shape, a, after);
+    launch_states(a, after);
   }
   shape.shared_bytes = sizeof(SerialShared<Io>);
   shape.grid = dim3(2, tasks, parts);
-  device::launch(serial<Io>, shape, a, context);
+  device::launch(serial<Io>, shape, a, after);
 }
 
 }  // namespace hyla::gdn

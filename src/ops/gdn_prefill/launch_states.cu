@@ -7,6 +7,7 @@ void launch_states(const FusedArguments& a, const Context& context) {
   device::LaunchShape shape;
   shape.grid = dim3(128 / kStateRows, static_cast<unsigned>(a.tasks));
   shape.block = dim3(kStatesThreads);
+  shape.shared_bytes = sizeof(StatesShared);
   device::launch(states, shape, a, context);
 }
 
