@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU: builds with CUDA, runs the GPU tests, measures the benchmarks and
 # writes bench/results/<gpu>.json. Works offline where the tools are already there.
+# HYLA_BUILD names a build of these very sources to use instead of making one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,22 +16,27 @@ echo "gpu-check: $gpu"
 # clang-format and the like are no reason to stop here; a missing library stops the configure step.
 scripts/setup.sh --check || echo "gpu-check: going on without them"
 
-cmake --preset cuda
-cmake --build --preset cuda --parallel "${JOBS:-$(nproc)}"
+build=${HYLA_BUILD:-build/cuda}
+if [ -z "${HYLA_BUILD:-}" ]; then
+  cmake --preset cuda
+  cmake --build --preset cuda --parallel "${JOBS:-$(nproc)}"
+fi
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
 failed=0
-if [ -x build/cuda/tests/hyla_gpu_tests ]; then
+if [ -x "$build/tests/hyla_gpu_tests" ]; then
   # The float64 reference on the CPU takes most of the time, so several processes share the GPU.
   shards=$(($(nproc) < 8 ? $(nproc) : 8))
   pids=()
   for ((i = 0; i < shards; i++)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i build/cuda/tests/hyla_gpu_tests \
-      --gtest_brief=1 >"build/cuda/gpu_tests_$i.log" 2>&1 &
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$build/tests/hyla_gpu_tests" \
+      --gtest_brief=1 >"$logs/$i" 2>&1 &
     pids+=($!)
   done
   for ((i = 0; i < shards; i++)); do
     wait "${pids[$i]}" || failed=1
-    cat "build/cuda/gpu_tests_$i.log"
+    cat "$logs/$i"
   done
 else
   echo "gpu-check: there are no GPU tests in this build" >&2
@@ -39,10 +45,17 @@ fi
 
 # The most unfriendly tensors once more under the memory and race checkers.
 if [ "$failed" = 0 ] && command -v compute-sanitizer >/dev/null 2>&1; then
-  for tool in memcheck racecheck; do
-    echo "gpu-check: $tool"
-    compute-sanitizer --tool "$tool" --error-exitcode 1 build/cuda/tests/hyla_gpu_tests \
-      --gtest_brief=1 --gtest_filter='*Hostile*:*Captured*' || failed=1
+  tools=(memcheck racecheck)
+  pids=()
+  for tool in "${tools[@]}"; do
+    compute-sanitizer --tool "$tool" --error-exitcode 1 "$build/tests/hyla_gpu_tests" \
+      --gtest_brief=1 --gtest_filter='*Hostile*:*Captured*' >"$logs/$tool" 2>&1 &
+    pids+=($!)
+  done
+  for i in "${!tools[@]}"; do
+    wait "${pids[$i]}" || failed=1
+    echo "gpu-check: ${tools[$i]}"
+    tail -n 40 "$logs/${tools[$i]}"
   done
 fi
 
@@ -55,10 +68,10 @@ if [ -z "${COMMIT:-}" ] && [ -n "$(git status --porcelain --untracked-files=no 2
 mkdir -p bench/results
 peers=()
 if [ -f "bench/peers/$name.json" ]; then peers=(--peers "bench/peers/$name.json"); fi
-raw=build/cuda/bench.json
+raw=$logs/bench.json
 if [ "$failed" = 1 ]; then
   echo "gpu-check: not measured, since the tests failed" >&2
-elif build/cuda/bin/hyla bench --suite gpu "${peers[@]}" --json "$raw"; then
+elif "$build/bin/hyla" bench --suite gpu,prefill,attention --min-time 0.1 "${peers[@]}" --json "$raw"; then
   python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu" \
     "$driver" "$clock"
 else

@@ -13,6 +13,9 @@ import sys
 def main() -> None:
     raw, output, digest, commit, gpu, driver, clock = sys.argv[1:]
     result = json.loads(pathlib.Path(raw).read_text())
+    built_from = result.get("sources_digest")
+    if built_from and built_from != digest:
+        sys.exit(f"stamp_result: measured a build of other sources ({built_from}, not {digest})")
     result["sources_digest"] = digest
     result["commit"] = commit
     machine = result.setdefault("machine", {})

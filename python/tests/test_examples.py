@@ -28,7 +28,12 @@ def run(monkeypatch):
 
 
 def test_every_example_is_run_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(TINY)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"decode.py", *TINY}
+
+
+def test_decode(capsys):
+    runpy.run_path(str(EXAMPLES / "decode.py"), run_name="__main__")
+    assert capsys.readouterr().out == "out = 6, state = 6\n"
 
 
 def test_transformers_qwen35(run, capsys):

@@ -168,6 +168,21 @@ void require_device(const testing::ProblemSpec& spec) {
   }
 }
 
+// Of one suite, or of several with commas between them.
+std::vector<const char*> problems_of(const std::string& names) {
+  std::vector<const char*> problems;
+  for (std::size_t begin = 0; begin <= names.size();) {
+    const std::size_t end = std::min(names.find(',', begin), names.size());
+    const std::string name = names.substr(begin, end - begin);
+    const auto found = std::find_if(suites().begin(), suites().end(),
+                                    [&](const Suite& s) { return s.name == name; });
+    if (found == suites().end()) throw InvalidArgument("--suite", "one of " + suite_names(), name);
+    problems.insert(problems.end(), found->problems.begin(), found->problems.end());
+    begin = end + 1;
+  }
+  return problems;
+}
+
 }  // namespace
 
 const std::vector<Suite>& suites() {
@@ -192,12 +207,7 @@ std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>
   std::vector<testing::ProblemSpec> specs;
   for (const std::string& text : problems) specs.push_back(testing::parse_problem(text));
   if (problems.empty()) {
-    const auto found = std::find_if(suites().begin(), suites().end(),
-                                    [&](const Suite& s) { return s.name == suite; });
-    if (found == suites().end()) {
-      throw InvalidArgument("--suite", "one of " + suite_names(), suite);
-    }
-    for (const char* text : found->problems) specs.push_back(testing::parse_problem(text));
+    for (const char* text : problems_of(suite)) specs.push_back(testing::parse_problem(text));
   }
   for (const testing::ProblemSpec& spec : specs) {
     require_device(spec);

@@ -18,8 +18,8 @@ struct Suite {
 const std::vector<Suite>& suites();
 std::string suite_names();  // "quick, cpu, gpu"
 
-// Problems given by hand, else those of the suite. Throws InvalidArgument for an unknown suite, a
-// bad problem, or a problem for a GPU where there is none.
+// Problems given by hand, else those of the suite, or of several suites with commas between them.
+// Throws InvalidArgument for an unknown suite, a bad problem, or one for a GPU where there is none.
 std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,
                                                   const std::string& suite);
 
