@@ -8,7 +8,7 @@ import pytest
 import torch
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-TINY = {"transformers_qwen35.py": ["--tiny", "--prompt", "70", "--tokens", "6"]}
+TINY = {"transformers_qwen35.py": ["--tiny", "--prompt", "70", "--tokens", "6", "--repeats", "1"]}
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def test_transformers_qwen35(run, capsys):
     assert printed.count("tokens/s") == 4
 
 
-@pytest.mark.parametrize("arguments", [["--prompt", "0"], ["--tokens", "1"], ["--dtype", "int8"]])
+@pytest.mark.parametrize(
+    "arguments", [["--prompt", "0"], ["--tokens", "1"], ["--repeats", "0"], ["--dtype", "int8"]]
+)
 def test_transformers_qwen35_refuses(run, capsys, arguments):
     assert run("transformers_qwen35.py", arguments) == 2
     assert "error:" in capsys.readouterr().err

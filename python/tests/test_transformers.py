@@ -216,11 +216,12 @@ def test_a_long_prompt(model, monkeypatch):
     assert_no_worse(got, naive, exact, 2.0**-24)
 
 
-def test_beams_reorder_the_states(model):
+@pytest.mark.parametrize("how", [{"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
+def test_beams_and_static_caches(model, how):
     ids = prompt(2, 9)
-    want = generate(model, ids, num_beams=3)
+    want = generate(model, ids, **how)
     with integration.enable(reference=True):
-        assert torch.equal(generate(model, ids, num_beams=3), want)
+        assert torch.equal(generate(model, ids, **how), want)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "Qwen3_5"])
