@@ -30,6 +30,8 @@ set(HYLA_SANITIZER_FLAGS)
 if(HYLA_SANITIZE)
   set(HYLA_SANITIZER_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all
                            -fno-omit-frame-pointer)
+elseif(HYLA_SANITIZE_THREADS)
+  set(HYLA_SANITIZER_FLAGS -fsanitize=thread -fno-omit-frame-pointer)
 endif()
 
 # Language standard, warnings, visibility and sanitizers for one target of ours.

@@ -30,10 +30,11 @@ function(hyla_target_cpu target)
   endif()
 endfunction()
 
-# Products and sums may become one rounding where the target has it. GCC 12 takes the undefined
-# lanes of its own AVX-512 intrinsics for a mistake.
+# A product and a sum are one rounding only where the code says so: left to the compiler, the bits of
+# an element could depend on the loop that it falls into. GCC 12 takes the undefined lanes of its own
+# AVX-512 intrinsics for a mistake.
 file(GLOB hyla_cpu_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/cpu/*.cpp")
-set(hyla_cpu_flags -ffp-contract=fast)
+set(hyla_cpu_flags -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND hyla_cpu_flags -Wno-maybe-uninitialized)
 endif()

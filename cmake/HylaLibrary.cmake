@@ -35,7 +35,7 @@ set_target_properties(hyla PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION
 if(BUILD_SHARED_LIBS AND NOT APPLE)
   # Symbols of the CUDA runtime inside the library must not clash with another copy in the process.
   target_link_options(hyla PRIVATE LINKER:--exclude-libs,ALL)
-  if(NOT HYLA_SANITIZE) # the sanitizer runtime is only resolved in the final program
+  if(NOT HYLA_SANITIZER_FLAGS) # the sanitizer runtime is only resolved in the final program
     target_link_options(hyla PRIVATE LINKER:--no-undefined)
   endif()
 endif()

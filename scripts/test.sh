@@ -114,7 +114,7 @@ without_gpu=()
 if ! nvidia-smi -L >/dev/null 2>&1; then without_gpu=(-LE '^gpu$'); fi
 
 if step "build release" build release; then
-  tests "unit and operation tests" release -L '^(unit|ops)$'
+  tests "unit and operation tests" release -L '^(unit|ops|cpu)$'
   tests "C11, examples, compile-fail" release -L '^(capi|example|compile_fail)$'
   tests "command line and install" release -L '^(cli|install)$'
   if [ -d tools/hyla ]; then step "demo" demo && passed=$((passed + 1)); fi
@@ -129,9 +129,18 @@ else
   not_run "release tests" "the build failed"
 fi
 if step "build with sanitizers" build asan; then
-  tests "the same under ASan, UBSan" asan -L '^(unit|ops|capi|example)$'
+  tests "the same under ASan, UBSan" asan -L '^(unit|ops|cpu|capi|example)$'
 else
   not_run "tests under ASan, UBSan" "the build failed"
+fi
+# The CPU kernels over the compiler's vectors, and their threads where the sanitizer sees them.
+build_cpu_tests() {
+  cmake --preset tsan && cmake --build --preset tsan --target hyla_cpu_tests --parallel "$jobs"
+}
+if step "build with thread sanitizer" build_cpu_tests; then
+  tests "CPU kernels under TSan" tsan -L '^cpu$'
+else
+  not_run "CPU kernels under TSan" "the build failed"
 fi
 
 cuda=$(sed -n 's/^-- hyla .*: CUDA \(.*\), tool .*/\1/p' "$logs/build-release.log" | tail -n 1)

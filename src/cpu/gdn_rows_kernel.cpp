@@ -11,9 +11,13 @@
 #include "cpu/gdn_pool.h"
 #include "cpu/gdn_rows_of_k.h"
 #include "cpu/gdn_rows_of_v.h"
+#include "cpu/gdn_together.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// Two tokens are as fast one after the other.
+constexpr std::int64_t kTogether = 3;
 
 // One head of one row, value rows v0 to v1, over a pool of S.
 template <class Layout, class S>
@@ -42,14 +46,17 @@ struct HeadWalk {
     const std::int64_t length = p.sequences.length(row), begin = p.sequences.begin(row);
     const std::int64_t v_head = head / (p.heads / p.v_heads);
     if (length == 0) return copy_through();
+    const bool only_final = !p.states_out.present() && !p.step_slots.present();
     for (std::int64_t t = 0; t < length; t += kTokenBlock) {
       const std::int64_t count = std::min(kTokenBlock, length - t);
       for (std::int64_t i = 0; i < count; ++i) {
         tokens[i] = load_token(p, row, begin + t + i, head, q[i], k[i]);
         load_values(p.v, p.v.offset(row, begin + t + i, v_head, v0), v1 - v0, v[i]);
       }
-      if (length == 1 && commit() == 1 && !p.states_out.present() && !p.step_slots.present()) {
+      if (only_final && length == 1 && commit() == 1) {
         in_place(tokens[0], v[0], o[0]);
+      } else if (only_final && length >= kTogether && length <= kTokenBlock) {
+        at_once(Together(tokens, length, commit(), p.K, q, k), v, o);
       } else {
         block(tokens, t, count, length, v, o);
       }
@@ -76,6 +83,20 @@ struct HeadWalk {
       Layout::step(token, p.K, std::min(Layout::kGroup, v1 - j), from + offset, stride,
                    to == nullptr ? to : to + offset, stride, from + next_offset(j), v + j - v0,
                    o + j - v0);
+    }
+  }
+
+  // Few tokens, from the pool to the pool.
+  void at_once(const Together& t, const float (*v)[kMaxDim], float (*o)[kMaxDim]) const {
+    using Way = typename Layout::Together;
+    const S* from = read();
+    const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
+    S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
+    for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
+      const std::int64_t offset = j * p.initial.v_stride;
+      together_step<Way>(t, p.sequences.length(row), p.K, std::min(Layout::kGroup, v1 - j),
+                         from + offset, stride, to == nullptr ? to : to + offset, stride,
+                         from + next_offset(j), v, o, j - v0);
     }
   }
 

@@ -8,6 +8,7 @@
 #endif
 
 #include "cpu/gdn_step.h"
+#include "cpu/gdn_together.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -190,6 +191,7 @@ struct PairedKeys {
 struct RowsOfK {
   // Value rows that are read and updated together; they stay in the L1 cache in between.
   static constexpr std::int64_t kGroup = 16;
+  using Together = TogetherOfK;
   static std::int64_t inner(std::int64_t K, std::int64_t) { return K; }
   static std::int64_t outer(std::int64_t, std::int64_t count) { return count; }
 

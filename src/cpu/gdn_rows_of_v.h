@@ -8,6 +8,7 @@
 #endif
 
 #include "cpu/gdn_step.h"
+#include "cpu/gdn_together.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -16,6 +17,7 @@ struct RowsOfV {
   // Whole lines of the usual state, where there are registers for their sums.
   static constexpr int kVectors = kLanes == 16 ? 8 : 4;
   static constexpr std::int64_t kGroup = kVectors * kLanes;
+  using Together = TogetherOfV;
   static std::int64_t inner(std::int64_t, std::int64_t count) { return count; }
   static std::int64_t outer(std::int64_t K, std::int64_t) { return K; }
 

@@ -28,7 +28,15 @@ HYLA_INLINE F add(F a, F b) { return a + b; }
 HYLA_INLINE F sub(F a, F b) { return a - b; }
 HYLA_INLINE F mul(F a, F b) { return a * b; }
 HYLA_INLINE F div(F a, F b) { return a / b; }
-HYLA_INLINE F fma(F a, F b, F c) { return a * b + c; }
+HYLA_INLINE F fma(F a, F b, F c) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
+  return F(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  return F(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+#else
+  return a * b + c;
+#endif
+}
 HYLA_INLINE F max(F a, F b) { return a > b ? a : b; }
 HYLA_INLINE F min(F a, F b) { return a < b ? a : b; }
 HYLA_INLINE F abs(F a) { return F(Bits(a) & 0x7fffffffu); }

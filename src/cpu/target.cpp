@@ -1,5 +1,7 @@
 #include "cpu/target.h"
 
+#include <initializer_list>
+
 #ifdef HYLA_HAS_HIGHWAY
 #include <hwy/base.h>
 #endif

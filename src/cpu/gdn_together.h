@@ -1,0 +1,213 @@
+// A few tokens at once on a group of value rows: every token's products with the state before all
+// of them, a triangular solve among the tokens, one update. The mathematics of cpu/gdn_chunk.h
+// without matrix tiles, for MTP, whose state is read and written once. Compiled for each target (see
+// foreach_target.h).
+#if defined(HYLA_CPU_GDN_TOGETHER_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_GDN_TOGETHER_H_
+#undef HYLA_CPU_GDN_TOGETHER_H_
+#else
+#define HYLA_CPU_GDN_TOGETHER_H_
+#endif
+
+#include "cpu/gdn_step.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+using KeyRows = float[kTokenBlock][kMaxDim];
+
+// Some tokens of one head, made up to a multiple of four by tokens that do nothing.
+struct Together {
+  std::int64_t tokens;  // a multiple of four
+  const KeyRows& q;     // zero rows past the last token
+  const KeyRows& k;
+  float a[kTokenBlock][kTokenBlock];  // beta[t] D[t][s] k[t].k[s], s < t
+  float p[kTokenBlock][kTokenBlock];  // D[t][s] q[t].k[s], s <= t
+  float beta[kTokenBlock];
+  float from_start[kTokenBlock];  // E[t]
+  float decay;                    // of the state that is kept, after `commit` tokens
+  float to_commit[kTokenBlock];   // decay of token t's part in it; 0 from `commit` on
+
+  Together(const Token* given, std::int64_t count, std::int64_t commit, std::int64_t K, KeyRows& qs,
+           KeyRows& ks)
+      : tokens((count + 3) / 4 * 4), q(qs), k(ks), decay(1.0f) {
+    const std::int64_t width = padded(K);
+    for (std::int64_t t = count; t < tokens; ++t) {
+      for (std::int64_t i = 0; i < width; ++i) qs[t][i] = ks[t][i] = 0.0f;
+    }
+    float passed[kTokenBlock] = {};  // D[t]
+    float start = 1.0f;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const float alpha = t < count ? given[t].alpha : 1.0f;
+      beta[t] = t < count ? given[t].beta : 0.0f;
+      start *= alpha;
+      from_start[t] = start;
+      for (std::int64_t s = 0; s < t; ++s) passed[s] *= alpha;
+      passed[t] = 1.0f;
+      for (std::int64_t s = 0; s < t; ++s) a[t][s] = beta[t] * passed[s] * dot(ks[t], ks[s], width);
+      for (std::int64_t s = 0; s <= t; ++s) p[t][s] = passed[s] * dot(qs[t], ks[s], width);
+      if (t + 1 == commit) {
+        decay = start;
+        for (std::int64_t s = 0; s < kTokenBlock; ++s) to_commit[s] = passed[s];
+      }
+    }
+    for (std::int64_t s = commit; s < kTokenBlock; ++s) to_commit[s] = 0.0f;
+  }
+
+  // ks and qs: [tokens, stride], products with the state. v, o: [tokens], from the group's first
+  // value row on. ks becomes the weights of the keys in the new state.
+  void solve(std::int64_t count, std::int64_t stride, float* ks, const float* qs,
+             const float (*v)[kMaxDim], float (*o)[kMaxDim], std::int64_t real,
+             std::int64_t first) const {
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      const std::int64_t n = count - j;
+      F u[kTokenBlock];
+      for (std::int64_t t = 0; t < real; ++t) {
+        const F value = load_some(v[t] + first + j, n);
+        const F seen = mul(set(from_start[t]), load(ks + t * stride + j));
+        u[t] = mul(set(beta[t]), sub(value, seen));
+        for (std::int64_t s = 0; s < t; ++s) u[t] = fma(set(-a[t][s]), u[s], u[t]);
+        F result = mul(set(from_start[t]), load(qs + t * stride + j));
+        for (std::int64_t s = 0; s <= t; ++s) result = fma(set(p[t][s]), u[s], result);
+        store_some(result, o[t] + first + j, n);
+      }
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        store(t < real ? mul(set(to_commit[t]), u[t]) : zero(), ks + t * stride + j);
+      }
+    }
+  }
+};
+
+// [V, K]: `count` rows, a multiple of 4 up to 16.
+struct TogetherOfK {
+  static constexpr std::int64_t kStride = 16;  // between tokens in products and weights
+
+  // Products of four keys with all rows.
+  template <class S>
+  static HYLA_INLINE void products(const KeyRows& keys, std::int64_t first, std::int64_t K,
+                                   std::int64_t count, const S* from, std::int64_t stride,
+                                   float* to) {
+    for (std::int64_t r = 0; r < count; r += 4) {
+      F sums[4][4];  // [key][row]
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+#pragma GCC unroll 4
+        for (int m = 0; m < 4; ++m) sums[n][m] = zero();
+      }
+      for (std::int64_t i = 0; i < K; i += kLanes) {
+        F s[4];
+#pragma GCC unroll 4
+        for (int m = 0; m < 4; ++m) s[m] = load_some(from + (r + m) * stride + i, K - i);
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) {
+          const F key = load(keys[first + n] + i);
+#pragma GCC unroll 4
+          for (int m = 0; m < 4; ++m) sums[n][m] = fma(key, s[m], sums[n][m]);
+        }
+      }
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        sum4(sums[n][0], sums[n][1], sums[n][2], sums[n][3], to + (first + n) * kStride + r);
+      }
+    }
+  }
+
+  template <class S>
+  static HYLA_INLINE void update(const Together& t, std::int64_t K, std::int64_t count,
+                                 const S* from, std::int64_t from_stride, S* to,
+                                 std::int64_t to_stride, const S* next, const float* weights) {
+    const F decay = set(t.decay);
+    for (std::int64_t r = 0; r < count; r += 4) {
+      for (std::int64_t i = 0; i < K; i += kLanes) {
+        prefetch<4 * kLanes>(next + r * from_stride + 4 * i);
+        F s[4];
+#pragma GCC unroll 4
+        for (int m = 0; m < 4; ++m) {
+          s[m] = mul(decay, load_some(from + (r + m) * from_stride + i, K - i));
+        }
+        for (std::int64_t token = 0; token < t.tokens; ++token) {
+          const F key = load(t.k[token] + i);
+#pragma GCC unroll 4
+          for (int m = 0; m < 4; ++m) s[m] = fma(key, set(weights[token * kStride + r + m]), s[m]);
+        }
+#pragma GCC unroll 4
+        for (int m = 0; m < 4; ++m) store_some(s[m], to + (r + m) * to_stride + i, K - i);
+      }
+    }
+  }
+};
+
+// [K, V]: `count` columns.
+struct TogetherOfV {
+  static constexpr std::int64_t kStride = 8 * kLanes;
+
+  template <class S>
+  static HYLA_INLINE void products(const KeyRows& keys, std::int64_t first, std::int64_t K,
+                                   std::int64_t count, const S* from, std::int64_t stride,
+                                   float* to) {
+    std::int64_t j = 0;
+    for (; j + 2 * kLanes <= count; j += 2 * kLanes) {
+      columns<2>(keys, first, K, kLanes, from + j, stride, to + j);
+    }
+    for (; j < count; j += kLanes) columns<1>(keys, first, K, count - j, from + j, stride, to + j);
+  }
+  template <int kCount, class S>
+  static HYLA_INLINE void columns(const KeyRows& keys, std::int64_t first, std::int64_t K,
+                                  std::int64_t lanes, const S* from, std::int64_t stride,
+                                  float* to) {
+    F sums[4][kCount];
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) {
+      for (int c = 0; c < kCount; ++c) sums[n][c] = zero();
+    }
+    for (std::int64_t i = 0; i < K; ++i) {
+      F s[kCount];
+      for (int c = 0; c < kCount; ++c) s[c] = load_some(from + i * stride + c * kLanes, lanes);
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        const F key = set(keys[first + n][i]);
+        for (int c = 0; c < kCount; ++c) sums[n][c] = fma(key, s[c], sums[n][c]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) {
+      for (int c = 0; c < kCount; ++c) store(sums[n][c], to + (first + n) * kStride + c * kLanes);
+    }
+  }
+
+  template <class S>
+  static HYLA_INLINE void update(const Together& t, std::int64_t K, std::int64_t count,
+                                 const S* from, std::int64_t from_stride, S* to,
+                                 std::int64_t to_stride, const S* next, const float* weights) {
+    const F decay = set(t.decay);
+    for (std::int64_t i = 0; i < K; ++i) {
+      for (std::int64_t j = 0; j < count; j += kLanes) {
+        prefetch<kLanes>(next + i * from_stride + j);
+        F s = mul(decay, load_some(from + i * from_stride + j, count - j));
+        for (std::int64_t token = 0; token < t.tokens; ++token) {
+          s = fma(set(t.k[token][i]), load(weights + token * kStride + j), s);
+        }
+        store_some(s, to + i * to_stride + j, count - j);
+      }
+    }
+  }
+};
+
+// One group of value rows, `first` of them before it in v and o. `to` null: nothing is kept.
+template <class Way, class S>
+void together_step(const Together& t, std::int64_t real, std::int64_t K, std::int64_t count,
+                   const S* from, std::int64_t from_stride, S* to, std::int64_t to_stride,
+                   const S* next, const float (*v)[kMaxDim], float (*o)[kMaxDim],
+                   std::int64_t first) {
+  alignas(64) float ks[kTokenBlock * Way::kStride], qs[kTokenBlock * Way::kStride];
+  for (std::int64_t token = 0; token < t.tokens; token += 4) {
+    Way::products(t.k, token, K, count, from, from_stride, ks);
+    Way::products(t.q, token, K, count, from, from_stride, qs);
+  }
+  t.solve(count, Way::kStride, ks, qs, v, o, real, first);
+  if (to != nullptr) Way::update(t, K, count, from, from_stride, to, to_stride, next, ks);
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+#endif  // HYLA_CPU_GDN_TOGETHER_H_

@@ -1,0 +1,82 @@
+// Every CPU implementation that this machine can run, forced by name, against the float64 reference.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "testing/compare.h"
+#include "testing/random_problem.h"
+
+namespace hyla::cpu_test {
+namespace {
+
+using testing::Call;
+using testing::CaseOptions;
+using testing::Comparison;
+
+bool is_cpu(const Candidate& candidate) { return candidate.implementation.rfind("cpu_", 0) == 0; }
+
+void check_all(const std::string& problem, const CaseOptions& options) {
+  const Call call = random_call(testing::parse_problem(problem), options);
+  const testing::Judge judge(call);
+  int ran = 0;
+  for (const Candidate& candidate : testing::explain(call)) {
+    if (!is_cpu(candidate) || !candidate.supported) continue;
+    Call copy = call;
+    testing::run(copy, candidate.implementation);
+    const Comparison comparison = judge.compare(copy);
+    EXPECT_TRUE(comparison.ok) << problem << " by " << candidate.implementation << ": "
+                               << comparison.failure << " (" << comparison.tensor << " error "
+                               << comparison.max_error << ", bound " << comparison.bound << ")";
+    ++ran;
+  }
+  EXPECT_GT(ran, 0) << problem;
+}
+
+class CpuAgreement : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CpuAgreement, OnFriendlyHostileAndDrawnTensors) {
+  check_all(GetParam(), CaseOptions::plain());
+  check_all(GetParam(), CaseOptions::hostile());
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) check_all(GetParam(), CaseOptions::drawn(seed));
+}
+
+// Dims on both sides of every vector length, whole and broken groups of value rows, all dtypes.
+INSTANTIATE_TEST_SUITE_P(
+    Decode, CpuAgreement,
+    ::testing::Values("gdn_decode:b=3,hq=1,hv=2", "gdn_decode:b=3,hq=1,hv=2,state=bf16",
+                      "gdn_decode:b=2,hq=1,hv=2,state=f16,io=f16,layout=kv",
+                      "gdn_decode:b=2,hq=1,hv=2,state=bf16,io=f32,layout=vk",
+                      "gdn_decode:b=2,hq=2,hv=2,k=8,v=8,io=f32",
+                      "gdn_decode:b=2,hq=2,hv=2,k=8,v=8,layout=kv",
+                      "gdn_decode:b=2,hq=1,hv=3,k=40,v=24,state=bf16,gate=log",
+                      "gdn_decode:b=2,hq=1,hv=3,k=24,v=40,state=f16,layout=kv,gate=linear",
+                      "gdn_decode:b=2,hq=1,hv=2,k=64,v=136,beta=prob,norm=0",
+                      "gdn_decode:b=1,hq=1,hv=1,k=256,v=256,gate=none,beta=none",
+                      "gdn_decode:b=1,hq=1,hv=1,k=256,v=200,layout=kv"));
+INSTANTIATE_TEST_SUITE_P(
+    Mtp, CpuAgreement,
+    ::testing::Values("gdn_mtp:b=2,t=2,hq=1,hv=2", "gdn_mtp:b=2,t=3,hq=1,hv=2,state=bf16",
+                      "gdn_mtp:b=2,t=4,hq=1,hv=2,layout=kv",
+                      "gdn_mtp:b=2,t=8,hq=1,hv=2,mode=accepted",
+                      "gdn_mtp:b=2,t=8,hq=1,hv=2,mode=accepted,layout=kv,state=f16",
+                      "gdn_mtp:b=2,t=5,hq=1,hv=2,mode=all,k=64,v=40",
+                      "gdn_mtp:b=2,t=5,hq=1,hv=2,mode=all,k=40,v=64,layout=kv,state=bf16",
+                      "gdn_mtp:lens=3+1+0+6+8+9+2,hq=1,hv=2,k=40,v=24,io=f16",
+                      "gdn_mtp:lens=3+1+0+6+8+9+2,hq=1,hv=2,k=24,v=72,io=f32,layout=kv"));
+INSTANTIATE_TEST_SUITE_P(
+    Recurrence, CpuAgreement,
+    ::testing::Values("gdn_recurrence:lens=7+0+33+1,hq=1,hv=2,k=64,v=64",
+                      "gdn_recurrence:lens=5+17,hq=1,hv=2,layout=vk,state=bf16",
+                      "gdn_recurrence:lens=9+8,hq=2,hv=2,k=40,v=24,io=f32,gate=raw,beta=logit"));
+INSTANTIATE_TEST_SUITE_P(
+    Prefill, CpuAgreement,
+    ::testing::Values("gdn_prefill:lens=65+0+33+1,hq=1,hv=2,checkpoint=64",
+                      "gdn_prefill:lens=40+32,hq=1,hv=2,layout=kv,state=bf16",
+                      "gdn_prefill:lens=31+7,hq=2,hk=1,hv=1,k=40,v=24,io=f16,state=f16",
+                      "gdn_prefill:lens=70,hq=1,hv=1,k=24,v=40,io=f32,layout=kv,norm=1",
+                      "gdn_prefill:lens=70,hq=1,hv=6,k=16,v=8,gate=raw,beta=logit",
+                      "gdn_prefill:lens=34,hq=1,hv=1,k=256,v=256,io=f32",
+                      "gdn_prefill:lens=34,hq=1,hv=1,k=256,v=200,norm=1"));
+
+}  // namespace
+}  // namespace hyla::cpu_test
