@@ -1,12 +1,14 @@
 #include "testing/limits.h"
 
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <thread>
+#include <utility>
+
+#include "cpu/gemm_rate.h"
+#include "cpu/parallel.h"
 
 namespace hyla::testing {
 namespace {
@@ -35,44 +37,11 @@ HYLA_BEST_VECTORS void multiply_add(float* data, int rounds) {
   for (int i = 0; i < kLanes; ++i) data[i] = x[i];
 }
 
-int thread_count(int threads) {
-  if (threads > 0) return threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+Context on(int threads) {
+  Context context;
+  context.threads = threads;
+  return context;
 }
-
-// Threads that start together at every run, so that their creation is not in the time.
-class Team {
- public:
-  Team(int size, std::function<void(int)> body)
-      : body_(std::move(body)), start_(size), finish_(size) {
-    for (int i = 1; i < size; ++i) {
-      members_.emplace_back([this, i] {
-        for (;;) {
-          start_.arrive_and_wait();
-          if (stop_) return;
-          body_(i);
-          finish_.arrive_and_wait();
-        }
-      });
-    }
-  }
-  ~Team() {
-    stop_ = true;
-    start_.arrive_and_wait();
-    for (std::thread& member : members_) member.join();
-  }
-  void run() {
-    start_.arrive_and_wait();
-    body_(0);
-    finish_.arrive_and_wait();
-  }
-
- private:
-  std::function<void(int)> body_;
-  std::barrier<> start_, finish_;
-  bool stop_ = false;
-  std::vector<std::thread> members_;
-};
 
 constexpr double kSmallBytes = 256 << 10;  // below this a second thread costs more than it brings
 constexpr double kLargestBytes = 1 << 30;  // larger buffers stream at the same rate
@@ -102,28 +71,51 @@ Timing time_runs(const std::function<void()>& body, double seconds) {
 
 double streaming_us(double bytes, int threads, double seconds) {
   const double moved = std::min(bytes, kLargestBytes);
-  const int count = moved < kSmallBytes ? 1 : thread_count(threads);
+  const Context context = on(threads);
+  const int count = moved < kSmallBytes ? 1 : cpu::thread_count(context);
   const std::size_t floats = std::max<std::size_t>(static_cast<std::size_t>(moved / 8), 1);
   const auto data = std::make_unique<float[]>(floats);
   const std::size_t share =
       (floats + static_cast<std::size_t>(count) - 1) / static_cast<std::size_t>(count);
-  Team team(count, [&](int member) {
+  const auto update_part = [&](int member) {
     const std::size_t begin = std::min(floats, share * static_cast<std::size_t>(member));
     update(data.get() + begin, std::min(share, floats - begin));
-  });
-  return time_runs([&] { team.run(); }, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
+  };
+  const auto run = [&] { cpu::parallel_for(context, count, update_part); };
+  return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
 }
 
 double peak_flops(int threads) {
   static std::map<int, double> known;
-  const int count = thread_count(threads);
+  const Context context = on(threads);
+  const int count = cpu::thread_count(context);
   const auto found = known.find(count);
   if (found != known.end()) return found->second;
   std::vector<float> data(static_cast<std::size_t>(count) * kLanes, 1.0f);
-  Team team(count, [&](int member) { multiply_add(data.data() + member * kLanes, kRounds); });
-  const Timing timing = time_runs([&] { team.run(); }, 0.1);
+  const auto chain = [&](int member) { multiply_add(data.data() + member * kLanes, kRounds); };
+  const Timing timing = time_runs([&] { cpu::parallel_for(context, count, chain); }, 0.1);
   const double flops = 2.0 * kLanes * kRounds * count / (timing.min_us * 1e-6);
   known[count] = flops;
+  return flops;
+}
+
+double gemm_flops(int threads, DType operands) {
+  static std::map<std::pair<int, bool>, double> known;
+  const Context context = on(threads);
+  const int count = cpu::thread_count(context);
+  const cpu::GemmRateKernels& kernels = cpu::gemm_rate_kernels(cpu::best_target());
+  const bool pairs = operands == DType::kBFloat16 && kernels.pairs != nullptr;
+  const auto found = known.find({count, pairs});
+  if (found != known.end()) return found->second;
+  constexpr int kProducts = 200;
+  std::vector<float> data(static_cast<std::size_t>(count) * cpu::kGemmRateFloats, 0.5f);
+  const auto multiply = [&](int member) {
+    (pairs ? kernels.pairs : kernels.singles)(kProducts,
+                                              data.data() + member * cpu::kGemmRateFloats);
+  };
+  const Timing timing = time_runs([&] { cpu::parallel_for(context, count, multiply); }, 0.1);
+  const double flops = cpu::kGemmRateFlops * kProducts * count / (timing.min_us * 1e-6);
+  known[{count, pairs}] = flops;
   return flops;
 }
 

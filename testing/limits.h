@@ -1,6 +1,8 @@
 // What this machine can do at best, measured: the yardstick of the benchmarks.
 #pragma once
 
+#include <hyla/tensor.h>
+
 #include <functional>
 #include <vector>
 
@@ -20,5 +22,9 @@ double streaming_us(double bytes, int threads, double seconds);
 // float32 multiply-adds a second on `threads` threads (0: all), times two. Measured once for each
 // number of threads.
 double peak_flops(int threads);
+
+// The same for matrix products out of a near cache, of bfloat16 pairs where `operands` is bfloat16
+// and the CPU multiplies them.
+double gemm_flops(int threads, DType operands);
 
 }  // namespace hyla::testing

@@ -82,11 +82,11 @@ struct Together {
 struct TogetherOfK {
   static constexpr std::int64_t kStride = 16;  // between tokens in products and weights
 
-  // Products of four keys with all rows.
-  template <class S>
+  // Products of four keys with all rows. Meanwhile half of the next group is fetched.
+  template <bool kTail, class S>
   static HYLA_INLINE void products(const KeyRows& keys, std::int64_t first, std::int64_t K,
                                    std::int64_t count, const S* from, std::int64_t stride,
-                                   float* to) {
+                                   const S* ahead, float* to) {
     for (std::int64_t r = 0; r < count; r += 4) {
       F sums[4][4];  // [key][row]
 #pragma GCC unroll 4
@@ -95,9 +95,11 @@ struct TogetherOfK {
         for (int m = 0; m < 4; ++m) sums[n][m] = zero();
       }
       for (std::int64_t i = 0; i < K; i += kLanes) {
+        const std::int64_t lanes = kTail ? K - i : kLanes;
         F s[4];
 #pragma GCC unroll 4
-        for (int m = 0; m < 4; ++m) s[m] = load_some(from + (r + m) * stride + i, K - i);
+        for (int m = 0; m < 4; ++m) s[m] = load_some(from + (r + m) * stride + i, lanes);
+        prefetch<2 * kLanes>(ahead + r / 2 * K + 2 * i);
 #pragma GCC unroll 4
         for (int n = 0; n < 4; ++n) {
           const F key = load(keys[first + n] + i);
@@ -111,24 +113,54 @@ struct TogetherOfK {
       }
     }
   }
+  template <class S>
+  static HYLA_INLINE void all_products(const Together& t, std::int64_t K, std::int64_t count,
+                                       const S* from, std::int64_t stride, const S* next, float* ks,
+                                       float* qs) {
+    for (std::int64_t token = 0; token < t.tokens; token += 4) {
+      if (K % kLanes == 0) {
+        products<false>(t.k, token, K, count, from, stride, next, ks);
+        products<false>(t.q, token, K, count, from, stride, next + count / 2 * stride, qs);
+      } else {
+        products<true>(t.k, token, K, count, from, stride, next, ks);
+        products<true>(t.q, token, K, count, from, stride, next + count / 2 * stride, qs);
+      }
+    }
+  }
 
   template <class S>
   static HYLA_INLINE void update(const Together& t, std::int64_t K, std::int64_t count,
                                  const S* from, std::int64_t from_stride, S* to,
-                                 std::int64_t to_stride, const S* next, const float* weights) {
+                                 std::int64_t to_stride, const float* weights) {
+    if (t.tokens == 4) {
+      update_rows<4>(t, K, count, from, from_stride, to, to_stride, weights);
+    } else {
+      update_rows<8>(t, K, count, from, from_stride, to, to_stride, weights);
+    }
+  }
+  template <int kTokens, class S>
+  static HYLA_INLINE void update_rows(const Together& t, std::int64_t K, std::int64_t count,
+                                      const S* from, std::int64_t from_stride, S* to,
+                                      std::int64_t to_stride, const float* weights) {
     const F decay = set(t.decay);
     for (std::int64_t r = 0; r < count; r += 4) {
+      F w[kTokens][4];
+#pragma GCC unroll 8
+      for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 4
+        for (int m = 0; m < 4; ++m) w[token][m] = set(weights[token * kStride + r + m]);
+      }
       for (std::int64_t i = 0; i < K; i += kLanes) {
-        prefetch<4 * kLanes>(next + r * from_stride + 4 * i);
         F s[4];
 #pragma GCC unroll 4
         for (int m = 0; m < 4; ++m) {
           s[m] = mul(decay, load_some(from + (r + m) * from_stride + i, K - i));
         }
-        for (std::int64_t token = 0; token < t.tokens; ++token) {
+#pragma GCC unroll 8
+        for (int token = 0; token < kTokens; ++token) {
           const F key = load(t.k[token] + i);
 #pragma GCC unroll 4
-          for (int m = 0; m < 4; ++m) s[m] = fma(key, set(weights[token * kStride + r + m]), s[m]);
+          for (int m = 0; m < 4; ++m) s[m] = fma(key, w[token][m], s[m]);
         }
 #pragma GCC unroll 4
         for (int m = 0; m < 4; ++m) store_some(s[m], to + (r + m) * to_stride + i, K - i);
@@ -141,6 +173,15 @@ struct TogetherOfK {
 struct TogetherOfV {
   static constexpr std::int64_t kStride = 8 * kLanes;
 
+  template <class S>
+  static HYLA_INLINE void all_products(const Together& t, std::int64_t K, std::int64_t count,
+                                       const S* from, std::int64_t stride, const S*, float* ks,
+                                       float* qs) {
+    for (std::int64_t token = 0; token < t.tokens; token += 4) {
+      products(t.k, token, K, count, from, stride, ks);
+      products(t.q, token, K, count, from, stride, qs);
+    }
+  }
   template <class S>
   static HYLA_INLINE void products(const KeyRows& keys, std::int64_t first, std::int64_t K,
                                    std::int64_t count, const S* from, std::int64_t stride,
@@ -178,11 +219,10 @@ struct TogetherOfV {
   template <class S>
   static HYLA_INLINE void update(const Together& t, std::int64_t K, std::int64_t count,
                                  const S* from, std::int64_t from_stride, S* to,
-                                 std::int64_t to_stride, const S* next, const float* weights) {
+                                 std::int64_t to_stride, const float* weights) {
     const F decay = set(t.decay);
     for (std::int64_t i = 0; i < K; ++i) {
       for (std::int64_t j = 0; j < count; j += kLanes) {
-        prefetch<kLanes>(next + i * from_stride + j);
         F s = mul(decay, load_some(from + i * from_stride + j, count - j));
         for (std::int64_t token = 0; token < t.tokens; ++token) {
           s = fma(set(t.k[token][i]), load(weights + token * kStride + j), s);
@@ -200,12 +240,9 @@ void together_step(const Together& t, std::int64_t real, std::int64_t K, std::in
                    const S* next, const float (*v)[kMaxDim], float (*o)[kMaxDim],
                    std::int64_t first) {
   alignas(64) float ks[kTokenBlock * Way::kStride], qs[kTokenBlock * Way::kStride];
-  for (std::int64_t token = 0; token < t.tokens; token += 4) {
-    Way::products(t.k, token, K, count, from, from_stride, ks);
-    Way::products(t.q, token, K, count, from, from_stride, qs);
-  }
+  Way::all_products(t, K, count, from, from_stride, next, ks, qs);
   t.solve(count, Way::kStride, ks, qs, v, o, real, first);
-  if (to != nullptr) Way::update(t, K, count, from, from_stride, to, to_stride, next, ks);
+  if (to != nullptr) Way::update(t, K, count, from, from_stride, to, to_stride, ks);
 }
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE

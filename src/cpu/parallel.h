@@ -15,9 +15,9 @@ int thread_count(const Context& context);
 void parallel_for(const Context& context, int count, void (*body)(void* task, int i), void* task);
 
 template <class Body>
-void parallel_for(const Context& context, int count, Body&& body) {
-  auto call = [](void* task, int i) { (*static_cast<Body*>(task))(i); };
-  parallel_for(context, count, call, &body);
+void parallel_for(const Context& context, int count, const Body& body) {
+  auto call = [](void* task, int i) { (*static_cast<const Body*>(task))(i); };
+  parallel_for(context, count, call, const_cast<Body*>(&body));
 }
 
 // The i-th of `parts` even parts of [0, count).

@@ -26,7 +26,7 @@ struct Options {
   std::vector<std::string> problems;
   std::string suite = "quick", json, plot, peers;
   double seconds = 0.2;
-  bool all = false;
+  bool all = false, tiny = false;
 };
 
 struct Result {
@@ -135,12 +135,28 @@ double limit_us(const ProblemSpec& spec, const testing::Work& work, double secon
   }
   const int threads = static_cast<int>(spec.threads);
   const double streaming = testing::streaming_us(work.bytes, threads, seconds);
-  return std::max(streaming, work.flops / testing::peak_flops(threads) * 1e6);
+  const bool products = spec.operation == testing::Operation::kGdnPrefill ||
+                        spec.operation == testing::Operation::kAttentionPrefill;
+  const double flops =
+      products ? testing::gemm_flops(threads, spec.io) : testing::peak_flops(threads);
+  return std::max(streaming, work.flops / flops * 1e6);
+}
+
+// States and values below the smallest normal float32, as decay makes them.
+void make_tiny(const Call& call) {
+  for (const testing::NamedTensor& tensor : testing::tensors(call)) {
+    if (tensor.name != "state" && tensor.name != "v") continue;
+    testing::for_each_element(tensor.view, [&](std::int64_t, std::int64_t offset) {
+      const double value = testing::load_element(tensor.view, offset);
+      testing::store_element(tensor.view, offset, value * 1e-39);
+    });
+  }
 }
 
 std::vector<Result> measure(const ProblemSpec& spec, const std::vector<Peer>& peers,
                             const Options& options) {
   const Call call = testing::random_call(spec);
+  if (options.tiny) make_tiny(call);
   const testing::Work work = testing::work_of(spec);
   std::vector<Result> results;
   double limit = 0;
@@ -221,8 +237,10 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "bench",
       "Time calls and compare with what the machine can do: the limit is an in-place update of\n"
-      "the same bytes (attention decode on a GPU: reading them), or the same arithmetic, measured\n"
-      "in the same run on the same threads");
+      "the same bytes (attention decode on a GPU: reading them), or the same arithmetic (as "
+      "matrix\n"
+      "products where the operation is made of them), measured in the same run on the same "
+      "threads");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
       ->type_name("PROBLEM");
@@ -230,6 +248,9 @@ void add_bench(CLI::App& app) {
       ->capture_default_str()
       ->type_name("NAME");
   command->add_flag("--all", options->all, "Every implementation that can run, not only the best");
+  command->add_flag("--tiny", options->tiny,
+                    "States and values below the smallest normal number: denormals must cost "
+                    "nothing");
   command->add_option("--min-time", options->seconds, "Seconds to spend on each, at the least")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 3600.0))

@@ -39,16 +39,23 @@ const std::vector<const char*> kQuick = {
     "attention_append:b=3,t=2,kvlen=20,hk=2,d=64,page=7,kv=e4m3,io=f16",
 };
 
-// The layer of a Qwen3-Next: 16 key heads, 32 value heads, 128 x 128.
+// The layer of a Qwen3-Next: 16 key heads, 32 value heads, 128 x 128. One row's states stay in the
+// cache, those of 64 rows do not.
 const std::vector<const char*> kCpu = {
     "gdn_decode:b=1",
-    "gdn_decode:b=8",
-    "gdn_decode:b=8,state=bf16",
-    "gdn_decode:b=32",
-    "gdn_decode:b=8,layout=kv",
-    "gdn_mtp:b=4,t=4",
-    "gdn_prefill:lens=128",
-    "gdn_recurrence:lens=16x4",
+    "gdn_decode:b=1,state=bf16",
+    "gdn_decode:b=1,layout=kv",
+    "gdn_decode:b=64",
+    "gdn_decode:b=64,state=bf16",
+    "gdn_decode:b=64,layout=kv",
+    "gdn_mtp:b=1,t=4",
+    "gdn_mtp:b=64,t=4",
+    "gdn_mtp:b=64,t=8",
+    "gdn_mtp:b=16,t=4,mode=all",
+    "gdn_prefill:lens=1024",
+    "gdn_prefill:lens=64x16",
+    "gdn_prefill:lens=1024,io=f32",
+    "gdn_recurrence:lens=64x4",
     "conv_prefill:lens=256",
     "conv_update:b=32",
     "norm_gated_rms:b=32",
