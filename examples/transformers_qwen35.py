@@ -1,8 +1,8 @@
 """A Qwen3.5 text model of transformers on the CPU, with and without hyla.
 
 The model has random weights in Qwen3.5's layer order: three Gated DeltaNet layers, then one of full
-attention. It generates greedily from one prompt, first as transformers does it, then with hyla under
-it, and the two texts are compared.
+attention. It generates greedily from one prompt, first as transformers does it, then with hyla
+under it, and the two texts are compared.
 
     pip install hyla torch transformers
     python transformers_qwen35.py                          # a model of 0.2 billion parameters

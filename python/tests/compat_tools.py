@@ -1,9 +1,9 @@
 """What the tests of the drop-in functions share: an oracle in numpy and the error model.
 
 E is the exact result, in float64. N is the same algorithm in float32. A result may be four times as
-far from E as N is (at least 16 roundoffs of float32, because a small tensor can be lucky), relative to
-the largest value of its vector, and is rounded once to the dtype it is stored in. `coarse` says that
-operands may be rounded to the dtype of the inputs, as chunked algorithms on 16-bit inputs do.
+far from E as N is (at least 16 roundoffs of float32, because a small tensor can be lucky), relative
+to the largest value of its vector, and is rounded once to the dtype it is stored in. `coarse` says
+that operands may be rounded to the dtype of the inputs, as chunked algorithms on 16-bit inputs do.
 """
 
 import inspect

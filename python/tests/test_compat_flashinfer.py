@@ -122,9 +122,12 @@ def test_a_state_of_any_strides_is_updated_in_place(function):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(0, 9999), st.integers(1, 4), st.integers(1, 3),
-       st.sampled_from(FLOATS), st.sampled_from(FLOATS), st.sampled_from([torch.int32, torch.int64]),
-       st.booleans(), st.booleans(), st.booleans())  # fmt: skip
-def test_pretranspose_over_a_pool(data, seed, B, T, dtype, state, index, split, with_output, frozen):
+       st.sampled_from(FLOATS), st.sampled_from(FLOATS),
+       st.sampled_from([torch.int32, torch.int64]), st.booleans(), st.booleans(),
+       st.booleans())  # fmt: skip
+def test_pretranspose_over_a_pool(
+    data, seed, B, T, dtype, state, index, split, with_output, frozen
+):
     slots = 2 * B + 2
     rows = Rows(seed, B, T, dtype, state, slots=slots)
     order = data.draw(st.permutations(range(slots)))
@@ -163,7 +166,8 @@ def test_pretranspose_over_a_pool(data, seed, B, T, dtype, state, index, split, 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(0, 9999), st.integers(0, 3), st.integers(1, 4),
-       st.sampled_from(FLOATS), st.sampled_from(["buffer", "scatter", "plain"]), st.booleans())  # fmt: skip
+       st.sampled_from(FLOATS), st.sampled_from(["buffer", "scatter", "plain"]),
+       st.booleans())  # fmt: skip
 def test_mtp(data, seed, B, T, dtype, mode, update):
     slots = B * (T + 1) + 2
     rows = Rows(seed, B, T, dtype, slots=slots)
@@ -280,7 +284,8 @@ class Sequences:
        st.sampled_from([(1, 1, 1), (2, 2, 4), (4, 2, 2)]), st.sampled_from(FLOATS))  # fmt: skip
 def test_chunk(data, seed, lengths, heads, dtype):
     x = Sequences(seed, lengths, heads, dtype)
-    flags = {name: data.draw(st.booleans(), name) for name in ("initial", "final", "output", "norm")}
+    names = "initial", "final", "output", "norm"
+    flags = {name: data.draw(st.booleans(), name) for name in names}
     g, beta = (data.draw(st.sampled_from([None, y])) for y in (x.g, x.beta))
     scale = data.draw(st.sampled_from([None, 0.0, 1.0]))
     initial = x.initial.clone() if flags["initial"] else None

@@ -143,7 +143,7 @@ def test_greedy_tokens_are_the_same(model, calls, rows, tokens):
     with integration.enable(reference=True):
         got = generate(model, ids)
     assert torch.equal(got, want)
-    # One prompt and eleven more tokens through three linear layers; a prompt of one token is a step.
+    # A prompt and eleven more tokens through three linear layers; a prompt of one token is a step.
     first = "gdn.prefill" if tokens > 1 else "gdn.decode"
     expected = collections.Counter({"conv.prefill": 3, "conv.update": 33, "gdn.decode": 33})
     assert calls == expected + collections.Counter({first: 3})
@@ -178,7 +178,7 @@ def test_logits_are_as_good_as_without(model, dtype, monkeypatch, calls):
 
 
 def in_pieces(model, ids, cuts, switch=()):
-    """The logits of a prompt given piece by piece over one cache; hyla is off in pieces of `switch`."""
+    """The logits of a prompt given in pieces over one cache; hyla is off in those of `switch`."""
     cache, result, begin = DynamicCache(config=model.config), [], 0
     for number, end in enumerate([*cuts, ids.shape[1]]):
         if number in switch:
@@ -318,7 +318,10 @@ def test_packed_sequences(model):
                 np.testing.assert_allclose(state[n], want[1][-1], rtol=1e-4, atol=1e-4)
         seq_idx = torch.tensor([[0] * 5 + [1] * 4], dtype=torch.int32)
         whole = module.causal_conv1d_fn(x, weight, None, activation="silu", seq_idx=seq_idx)
-        parts = [module.causal_conv1d_fn(x[:, :, p], weight, None, activation="silu") for p in pieces]
+        parts = [
+            module.causal_conv1d_fn(x[:, :, piece], weight, None, activation="silu")
+            for piece in pieces
+        ]
     assert torch.equal(whole, torch.cat(parts, 2))
 
 

@@ -1,8 +1,8 @@
 """causal_conv1d_fn and causal_conv1d_update with the signatures of causal-conv1d 1.7: forward only.
 
 Letters: B rows, D channels, T tokens, W the width of the filter (2, 3 or 4), L columns of a window.
-`activation` is None, "silu" or "swish". Strides are free everywhere: channels first and channels last
-are both read and written in place, and an output has the strides of its input.
+`activation` is None, "silu" or "swish". Strides are free everywhere: channels first and channels
+last are both read and written in place, and an output has the strides of its input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def _activation(activation: str | None) -> str | None:
     return None if activation is None else "silu"
 
 
-def _packed(x: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Tensor, act: str | None) -> Tensor:
+def _packed(
+    x: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Tensor, act: str | None
+) -> Tensor:
     """Rows that hold several sequences: the filter does not look from one into another."""
     B, D, T = x.shape
     if tuple(seq_idx.shape) != (B, T):
@@ -84,7 +86,9 @@ def causal_conv1d_fn(
     elif initial_states is not None:
         state = initial_states.clone()
     if initial_states is not None and tuple(initial_states.shape) != (B, D, columns):
-        raise InvalidArgument("initial_states", f"shape {[B, D, columns]}", shape_of(initial_states))
+        raise InvalidArgument(
+            "initial_states", f"shape {[B, D, columns]}", shape_of(initial_states)
+        )
     out = torch.empty_like(x)
     conv.prefill(
         x.transpose(1, 2), weight, state, bias=bias, activation=act, out=out.transpose(1, 2)
@@ -151,8 +155,8 @@ def causal_conv1d_update(
     conv_state [B, D, L], L >= W-1, updated in place: the last L inputs, newest last
     cache_seqlens [B]: the columns are a ring instead, and the first new input goes to column
         cache_seqlens % L
-    conv_state_indices [B]: conv_state is a pool, and this is the slot of every row; negative: padding,
-        whose output is zero
+    conv_state_indices [B]: conv_state is a pool, and this is the slot of every row; negative:
+        padding, whose output is zero
     """
     act = _activation(activation)
     refuse_gradients("hyla.compat.causal_conv1d", x=x, weight=weight, bias=bias,

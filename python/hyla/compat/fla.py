@@ -1,8 +1,9 @@
 """FLA's gated delta rule with the signatures of FLA 0.6: forward only.
 
-Letters: B rows, T tokens a row, H query and key heads, HV value heads (a multiple of H), K and V head
-dims (multiples of 8 up to 256), N sequences. Both functions return (o, final_state): o [B, T, HV, V]
-in the dtype of q, and final_state in float32, or None where output_final_state is False.
+Letters: B rows, T tokens a row, H query and key heads, HV value heads (a multiple of H), K and V
+head dims (multiples of 8 up to 256), N sequences. Both functions return (o, final_state):
+o [B, T, HV, V] in the dtype of q, and final_state in float32, or None where output_final_state is
+False.
 
     g             [B, T, HV]: the natural logarithm of the decay; with use_gate_in_kernel it is raw,
                   and A_log [HV] and dt_bias [HV] (None: zero) go with it
@@ -62,7 +63,9 @@ def _state_v_first(given: bool, kwargs: dict[str, Any]) -> bool:
     return bool(kwargs["transpose_state_layout"])
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, cu_seqlens: Tensor | None) -> None:
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, cu_seqlens: Tensor | None
+) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
             raise InvalidArgument(name, "shape [B, T, heads, dim]", shape_of(tensor))

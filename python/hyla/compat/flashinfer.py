@@ -3,9 +3,9 @@
 Letters: B rows, T tokens a row, H query and key heads, HV value heads, K and V head dims, N
 sequences, Hs = max(query heads, value heads). Everything that FlashInfer takes works here, on the
 CPU too, and more does: head dims that are multiples of 8 up to 256, float32 inputs, 16-bit states,
-strided inputs. `backend`, `use_cp` and `_cp_chunk_len` choose between FlashInfer's kernels; here they
-are checked and change nothing. Errors that FlashInfer asserts are InvalidArgument and AssertionError
-at once.
+strided inputs. `backend` and `use_cp` choose between FlashInfer's kernels; they are checked and
+change nothing, and `_cp_chunk_len` is ignored. Errors that FlashInfer asserts are InvalidArgument
+and AssertionError at once.
 """
 
 from __future__ import annotations
@@ -139,8 +139,9 @@ def gated_delta_rule_decode_pretranspose(
     q, k [B, T, H, K];  v, output [B, T, HV, V];  a, b [B, T, HV];  A_log, dt_bias [HV]
     state [B, HV, V, K], updated in place; or None and a pool:
     initial_state [slots, HV, V, K] with initial_state_indices [B] and, where the new states go
-        elsewhere, output_state_indices [B]. A negative initial index: the row is padding, its output
-        is zero. A negative output index: the state is not written.
+        elsewhere, output_state_indices [B]. A negative initial index: the row is padding, and its
+        output is zero for T = 1, as it was for T > 1 (zero where `output` is None). A negative
+        output index: the state is not written.
     intermediate_states_buffer [B, >=T, HV, V, K] gets the state after every token, and
     disable_state_update leaves the pool as it is; both for T > 1 only
     """
@@ -346,8 +347,8 @@ def chunk_gated_delta_rule(
     g [total, Hs]: the decay itself, not its logarithm;  beta [total, Hs];  None: ones
     scale None and 0: 1/sqrt(K)
     cu_seqlens [N + 1], required
-    initial_state, output_state [N, Hs, V, K]; with state_indices [N] they are pools of slots, and may
-        be one tensor. A sequence without tokens passes its initial state through; a negative
+    initial_state, output_state [N, Hs, V, K]; with state_indices [N] they are pools of slots, and
+        may be one tensor. A sequence without tokens passes its initial state through; a negative
         state index makes a sequence padding.
     state_checkpoints [total_checkpoints, Hs, V, K], checkpoint_cu_starts [N + 1]: the state after
         every checkpoint_every_n_tokens tokens of a sequence

@@ -324,8 +324,8 @@ class Enabled:
 def enable(*, reference: bool = False) -> Enabled:
     """Puts hyla under transformers.
 
-    reference: also use hyla on the CPU for operations of which it has the scalar reference only; slow,
-        for tests.
+    reference: also use hyla on the CPU for operations of which it has the scalar reference only;
+        slow, for tests.
 
     Returns a context manager: `with enable():` restores at its end what was before.
     """
