@@ -310,6 +310,10 @@ void Call::output(std::size_t i, DType dtype, std::span<const std::int64_t> shap
 
 TensorView Call::allocate(const char* name, DType dtype, std::span<const std::int64_t> shape,
                           bool zero, PyObject** object) {
+  // A framework orders its memory by its own stream: it clears and reuses it there.
+  if (explicit_stream_ && context_.device.kind == Device::Kind::kCuda) {
+    fail(name, "a tensor, because stream is given", "none");
+  }
   if (framework_.source != Source::kExchange) {
     nb::object make = nb::module_::import_("hyla._frameworks").attr("allocate");
     nb::list sizes;
@@ -376,8 +380,6 @@ Workspace Call::workspace(std::size_t i, std::size_t bytes) {
     if (scratch_ == nullptr) throw std::bad_alloc();
     return {scratch_, bytes, context_.device};
   }
-  // Memory that goes back to a framework's pool may be handed out again on its own stream.
-  if (explicit_stream_) fail(names_[i], "a buffer, because stream is given", "none");
   PyObject* object = nullptr;
   const std::int64_t size = static_cast<std::int64_t>(bytes + kAlignment);
   const TensorView view = allocate(names_[i], DType::kUInt8, {&size, 1}, false, &object);

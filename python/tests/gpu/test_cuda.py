@@ -74,8 +74,10 @@ def test_explicit_streams():
         assert hyla.norm.gated_rms(x, z, weight, stream=stream, out=out) is out
         side.synchronize()
         assert torch.equal(out, want)
+    with pytest.raises(hyla.InvalidArgument, match="^out: expected a tensor, because stream is"):
+        hyla.norm.gated_rms(x, z, weight, stream=side)
     with pytest.raises(TypeError, match="^stream: "):
-        hyla.norm.gated_rms(x, z, weight, stream="first")
+        hyla.norm.gated_rms(x, z, weight, stream="first", out=torch.zeros_like(x))
     with pytest.raises(hyla.InvalidArgument, match="^stream: "):
         hyla.norm.gated_rms(x.cpu(), z.cpu(), weight.cpu(), stream=side)
 
