@@ -1,7 +1,11 @@
 # Every file under examples/ is a program of its own against the public library, and a test.
 
-file(GLOB hyla_examples CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/examples/*.cpp"
-     "${PROJECT_SOURCE_DIR}/examples/*.c")
+set(hyla_example_patterns "${PROJECT_SOURCE_DIR}/examples/*.cpp"
+                          "${PROJECT_SOURCE_DIR}/examples/*.c")
+if(HYLA_HAS_CUDA)
+  list(APPEND hyla_example_patterns "${PROJECT_SOURCE_DIR}/examples/*.cu")
+endif()
+file(GLOB hyla_examples CONFIGURE_DEPENDS ${hyla_example_patterns})
 foreach(source IN LISTS hyla_examples)
   get_filename_component(stem "${source}" NAME_WE)
   get_filename_component(extension "${source}" LAST_EXT)
@@ -14,6 +18,10 @@ foreach(source IN LISTS hyla_examples)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                            "${PROJECT_BINARY_DIR}/examples")
   target_link_libraries(${name} PRIVATE hyla::hyla)
+  if(extension STREQUAL ".cu")
+    hyla_target_cuda(${name})
+    target_link_libraries(${name} PRIVATE hyla::kernels CUDA::cudart_static)
+  endif()
   if(HYLA_BUILD_TESTS)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES LABELS example TIMEOUT 120)

@@ -5,6 +5,16 @@ include(CMakePackageConfigHelpers)
 set(hyla_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/hyla")
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+# What hyla/attention_prefill.h includes, for programs that link hyla::kernels.
+foreach(folder arch core device ops/attention_prefill)
+  file(GLOB headers "${PROJECT_SOURCE_DIR}/src/${folder}/*.cuh" "${PROJECT_SOURCE_DIR}/src/${folder}/*.h")
+  if(folder STREQUAL core)
+    set(headers "${PROJECT_SOURCE_DIR}/src/core/views.h")
+  endif()
+  list(FILTER headers EXCLUDE REGEX "/(kv_rows|launch_prefill|launch_instances)\\.h$") # built-in caches
+  install(FILES ${headers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/hyla/kernels/${folder}")
+endforeach()
+install(TARGETS hyla_kernels EXPORT hyla-targets)
 install(TARGETS hyla EXPORT hyla-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
                                          ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 if(TARGET hyla_cli)

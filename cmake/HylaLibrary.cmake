@@ -40,6 +40,15 @@ if(BUILD_SHARED_LIBS AND NOT APPLE)
   endif()
 endif()
 
+# The sources of kernels that a user's operand is compiled into (hyla/attention_prefill.h).
+add_library(hyla_kernels INTERFACE)
+add_library(hyla::kernels ALIAS hyla_kernels)
+set_target_properties(hyla_kernels PROPERTIES EXPORT_NAME kernels)
+target_include_directories(
+  hyla_kernels INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>"
+                         "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hyla/kernels>")
+target_link_libraries(hyla_kernels INTERFACE hyla)
+
 add_library(hyla_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:hyla_objects>)
 hyla_target_defaults(hyla_internal)
 target_include_directories(hyla_internal PUBLIC "${PROJECT_SOURCE_DIR}/include"

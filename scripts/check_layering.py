@@ -4,7 +4,7 @@
   src/<folder>/    may include its own folder and those before it in LAYERS; nothing of Python,
                    torch, the test code or the libraries of the tool
   include/hyla/    may include <hyla/...> and the standard library; the headers with a device half
-                   also CUDA
+                   also CUDA, and a kernel's header that kernel
 """
 
 import argparse
@@ -20,6 +20,8 @@ CODE = {".c", ".cpp", ".cu", ".cuh", ".h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_HEADER = re.compile(r"cuda")
 CUDA_ALLOWED = re.compile(r"^(kv_operand\w*|recurrence_kernel)\.h$")
+# Public headers that are compiled into a user's kernel, and the sources behind them (hyla::kernels).
+KERNELS = {"attention_prefill.h": "ops/attention_prefill/"}
 DLPACK = "dlpack/dlpack.h"  # dlpack_abi.h takes the real header where there is one
 FOREIGN = re.compile(
     r"^(Python\.h|torch/|ATen/|c10/|pybind11/|nanobind/|CLI/|fmt/|nlohmann/|gtest/|gmock/"
@@ -74,6 +76,8 @@ def public_fault(name: str, quoted: bool, what: str) -> str | None:
         if CUDA_ALLOWED.match(name):
             return None
         return "only headers with a device half may need CUDA"
+    if name in KERNELS and what.startswith(KERNELS[name]):
+        return None
     if what == DLPACK and name == "dlpack_abi.h":
         return None
     return "a public header may include only <hyla/...> and the standard library"

@@ -82,8 +82,11 @@ Work attention(const ProblemSpec& spec) {
   }
   const auto d = static_cast<double>(spec.d), hq = static_cast<double>(spec.hq);
   const double io = 2 * static_cast<double>(total_tokens(spec)) * hq * d * bytes_of(spec.io);
-  return {io + 2 * read * static_cast<double>(spec.hk) * d * bytes_of(spec.kv), 4 * pairs * hq * d,
-          0};
+  const double flops = 4 * pairs * hq * d;
+  const bool products =
+      spec.operation == Operation::kAttentionPrefill && spec.io != DType::kFloat32;
+  return {io + 2 * read * static_cast<double>(spec.hk) * d * bytes_of(spec.kv), flops,
+          products ? flops : 0};
 }
 
 Work append(const ProblemSpec& spec) {

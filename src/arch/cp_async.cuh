@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "arch/mbarrier.cuh"
+
 namespace hyla::arch {
 
 // `bytes` of 16 are read, the rest of the destination becomes zero; with 0 nothing is read.
@@ -19,6 +21,20 @@ __device__ __forceinline__ void commit_copies() {
 template <int Pending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// Arrives when all copies that this thread has asked for have landed; the barrier counts it as one
+// of the arrivals it was initialised with. They are ordinary writes: wgmma needs fence_async_proxy
+// between the wait and itself.
+__device__ __forceinline__ void arrive_when_copied(Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier))
+      : "memory");
+}
+
+// Until all of this thread's copies have landed, committed or not.
+__device__ __forceinline__ void wait_all_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 }  // namespace hyla::arch

@@ -8,11 +8,17 @@
 
 namespace hyla::arch {
 
+struct Coordinates2 {
+  int x, y;
+};
 struct Coordinates3 {
   int x, y, z;  // x: the contiguous dimension
 };
 struct Coordinates4 {
   int x, y, z, w;
+};
+struct Coordinates5 {
+  int x, y, z, w, v;
 };
 
 __device__ __forceinline__ void load_tile(void* to, const CUtensorMap& map, Coordinates3 at,
@@ -24,12 +30,31 @@ __device__ __forceinline__ void load_tile(void* to, const CUtensorMap& map, Coor
       : "memory");
 }
 
+__device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap& map, Coordinates2 at,
+                                          Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(&map), "r"(at.x), "r"(at.y), "r"(shared_address(&barrier))
+      : "memory");
+}
+
 __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap& map, Coordinates4 at,
                                           Mbarrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
       "l"(&map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap& map, Coordinates5 at,
+                                          Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+      "l"(&map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(at.v),
+      "r"(shared_address(&barrier))
       : "memory");
 }
 

@@ -1,19 +1,36 @@
 // Launching a kernel: on the context's device and stream, with the launch attributes that the
-// context asks for.
+// context asks for. Inline, because a kernel is launched by the CUDA runtime of the program part
+// that contains it, which may be a user's.
 #pragma once
 
 #include <cuda_runtime.h>
 #include <hyla/context.h>
+#include <hyla/error.h>
 
 #include <string>
 
 namespace hyla::device {
 
+// The error is cleared.
+[[noreturn]] inline void fail(const char* what, cudaError_t code) {
+  cudaGetLastError();
+  throw DeviceError(std::string(what) + ": " + cudaGetErrorString(code), static_cast<int>(code));
+}
+
 // Makes the context's device current for a scope; costs a query when it already is.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(const Context& context);
-  ~DeviceGuard();
+  explicit DeviceGuard(const Context& context) {
+    if (cudaError_t e = cudaGetDevice(&before_); e != cudaSuccess) fail("context.device", e);
+    if (before_ == context.device.index) return;
+    if (cudaError_t e = cudaSetDevice(context.device.index); e != cudaSuccess) {
+      fail("context.device", e);
+    }
+    changed_ = true;
+  }
+  ~DeviceGuard() {
+    if (changed_) cudaSetDevice(before_);
+  }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
@@ -31,8 +48,40 @@ struct LaunchShape {
   bool programmatic = false;
 };
 
-// Throws DeviceError when the launch is refused; the error is cleared.
-void launch(const void* kernel, const LaunchShape& shape, void** arguments, const Context& context);
+// Throws DeviceError when the launch is refused.
+inline void launch(const void* kernel, const LaunchShape& shape, void** arguments,
+                   const Context& context) {
+  constexpr unsigned kUsualSharedBytes = 48 << 10;  // a kernel gets them without asking
+  const DeviceGuard guard(context);
+  if (shape.shared_bytes > kUsualSharedBytes) {
+    if (cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(shape.shared_bytes));
+        e != cudaSuccess) {
+      fail("kernel launch", e);
+    }
+  }
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(context.stream.handle());
+  config.attrs = attributes;
+  if (context.programmatic_launch || shape.programmatic) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = shape.cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
+  if (cudaError_t e = cudaLaunchKernelExC(&config, kernel, arguments); e != cudaSuccess) {
+    fail("kernel launch", e);
+  }
+}
 
 template <class Arguments>
 void launch(void (*kernel)(Arguments), const LaunchShape& shape, const Arguments& arguments,
@@ -45,7 +94,5 @@ int multiprocessors(const Context& context);
 
 // Null when the device runs code built for sm_90a, otherwise why not.
 const char* refuses_device(const Context& context);
-
-[[noreturn]] void fail(const char* what, cudaError_t code);
 
 }  // namespace hyla::device

@@ -136,6 +136,9 @@ const std::vector<const char*> kGpu = {
     "attention_decode:b=64,t=4,kvlen=8192,page=64,device=cuda",
     "attention_append:lens=8192x4,device=cuda",
     "attention_append:b=64,kvlen=100,device=cuda",
+    "attention_prefill:lens=160+70,kvlen=300,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=200+33,kvlen=250,hq=8,hk=2,d=128,page=16,io=f16,kv=f16,device=cuda",
+    "attention_prefill:lens=150+90,hq=8,hk=2,d=64,page=1,mask=window,window=70,device=cuda",
 };
 
 // Chunked prefill: the shapes that others publish, very short ones, one long among many short.
@@ -160,6 +163,17 @@ const std::vector<const char*> kPrefill = {
     "gdn_prefill:lens=16x64,device=cuda",
     "gdn_prefill:lens=16384+64x64,device=cuda",
     "gdn_prefill:lens=8192x4,norm=1,gate=raw,beta=logit,device=cuda",
+};
+
+// Attention prefill: the shapes of its targets, a chunk behind a long context, pages of one token.
+const std::vector<const char*> kAttention = {
+    "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=32768,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=2048,kvlen=10240,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=4096x4,hq=32,hk=8,d=128,page=64,device=cuda",
+    "attention_prefill:lens=16384,hq=32,hk=8,d=128,page=64,device=cuda",
+    "attention_prefill:lens=4096x4,hq=32,hk=8,d=64,page=64,device=cuda",
+    "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=1,device=cuda",
 };
 
 void require_device(const testing::ProblemSpec& spec) {
@@ -198,6 +212,8 @@ const std::vector<Suite>& suites() {
       {"cpu", "one layer's shapes on the CPU", kCpu},
       {"gpu", "the shapes of the published tables on a CUDA device", kGpu},
       {"prefill", "chunked prefill on a CUDA device; to measure, too long to check", kPrefill},
+      {"attention", "attention of long rows on a CUDA device; to measure, too long to check",
+       kAttention},
   };
   return all;
 }

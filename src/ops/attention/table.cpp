@@ -8,6 +8,7 @@
 #ifdef HYLA_HAS_CUDA
 #include "ops/attention/launch_rows.h"
 #include "ops/attention_decode/launch_decode.h"
+#include "ops/attention_prefill/launch_prefill.h"
 #endif
 
 namespace hyla {
@@ -15,8 +16,25 @@ namespace {
 
 using Problem = attention::RunProblem;
 
+#ifdef HYLA_HAS_CUDA
+// Up to 16 tokens a row are the decode kernel's; lengths are on the device, so the mean decides.
+const char* prefill_refuses(const Problem& problem, const Context& context) {
+  constexpr std::int64_t kDecodeTokens = 16;
+  const attention::Queries& q = problem.queries;
+  if (q.q.shape[0] <= kDecodeTokens * q.rows) return "takes more than 16 tokens a row";
+  return attention::attention_prefill_refuses(problem, context);
+}
+std::size_t prefill_bytes(const Problem& problem) {
+  return attention::attention_prefill_workspace_bytes(problem.queries.rows);
+}
+void launch_prefill(const Problem& problem, const Workspace& workspace, const Context& context) {
+  attention::launch_attention_prefill(problem, 0, workspace, context);
+}
+#endif
+
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
+    {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill},
     {"cuda_decode", Device::Kind::kCuda, attention::decode::refuses,
      attention::decode_workspace_bytes, attention::launch_decode},
     {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr, attention::launch_rows},

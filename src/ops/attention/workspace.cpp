@@ -1,10 +1,13 @@
 // The workspace bound of attention.run: the most that any implementation needs.
 #include <hyla/attention.h>
 
+#include <algorithm>
+
 #include "core/check.h"
 #ifdef HYLA_HAS_CUDA
 #include "device/launch.h"
 #include "ops/attention_decode/plan.h"
+#include "ops/attention_prefill/launch_prefill.h"
 #endif
 
 namespace hyla::attention {
@@ -24,7 +27,8 @@ std::size_t run_workspace_bytes(const RunBounds& bounds) {
   Context context;
   context.device = bounds.device;
   if (bounds.device.kind == Device::Kind::kCuda && device::refuses_device(context) == nullptr) {
-    return decode::workspace_bound(bounds, device::multiprocessors(context));
+    return std::max(decode::workspace_bound(bounds, device::multiprocessors(context)),
+                    attention_prefill_workspace_bytes(bounds.max_sequences));
   }
 #endif
   return 0;

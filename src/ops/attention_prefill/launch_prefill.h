@@ -1,5 +1,5 @@
-// Host side of the prefill kernel (kernel_tile.cuh) over the built-in caches, for the tables and for
-// calls that mix prefill and decode rows.
+// Host side of the prefill kernel (kernel_tile.cuh) over the built-in caches, for the tables and
+// for calls that mix prefill and decode rows.
 #pragma once
 
 #include <hyla/workspace.h>
@@ -15,8 +15,8 @@ const char* attention_prefill_refuses(const RunProblem& problem, const Context& 
 
 std::size_t attention_prefill_workspace_bytes(std::int64_t rows);
 
-// Computes the rows n with q_len[n] * Hq / Hk > `more_than` and does not touch the others. Lengths are
-// read on the device only.
+// Computes the rows n with q_len[n] * Hq / Hk > `more_than` and does not touch the others. Lengths
+// are read on the device only.
 void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
                               const Workspace& workspace, const Context& context);
 

@@ -1,0 +1,130 @@
+// A KV cache that hyla knows nothing about, in hyla's prefill kernel on a GPU: the last kCapacity
+// tokens of each sequence in a ring buffer. The same operand type, on the host, gives the
+// reference. Compiled by nvcc and linked with hyla::hyla and hyla::kernels.
+#include <cuda_runtime.h>
+#include <hyla/attention_prefill.h>
+#include <hyla/attention_reference.h>
+#include <hyla/kv_operand_base.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using hyla::bfloat16;
+using hyla::TensorView;
+
+constexpr std::int64_t kRows = 2, kCapacity = 160, kHeads = 2, kGroup = 4, kDim = 64;
+constexpr std::int64_t kQueries = 96, kLongest = 400;
+
+}  // namespace
+
+// values [kRows, kCapacity, kHeads, kDim]: token t of row b lies in place t % kCapacity.
+struct RingOperand : hyla::attention::KvOperandBase<RingOperand, bfloat16> {
+  const bfloat16* values = nullptr;
+  const std::int64_t* lengths = nullptr;  // [kRows] tokens seen so far, those of this step included
+
+  static constexpr bool cache_length_is_full = true;
+  static std::string get_type_name() { return "RingOperand"; }
+
+  template <int tile_size>
+  HYLA_HOST_DEVICE const bfloat16* block_paged_ptr(std::uint32_t batch, std::uint32_t token,
+                                                   std::uint32_t head,
+                                                   std::uint32_t head_dim = 0) const {
+    return values + (std::int64_t{row_idx(batch, token)} * kHeads + head) * kDim + head_dim;
+  }
+  HYLA_HOST_DEVICE std::uint32_t row_idx(std::uint32_t batch, std::uint32_t token) const {
+    return static_cast<std::uint32_t>(batch * kCapacity + token % kCapacity);
+  }
+  HYLA_HOST_DEVICE std::int64_t cache_length(std::int64_t batch) const { return lengths[batch]; }
+  HYLA_HOST_DEVICE std::uint32_t max_context_length() const {
+    return static_cast<std::uint32_t>(kLongest);
+  }
+};
+
+namespace {
+
+void check(cudaError_t e) {
+  if (e == cudaSuccess) return;
+  std::printf("CUDA: %s\n", cudaGetErrorString(e));
+  std::exit(1);
+}
+
+// Memory that both sides see; an example can afford it.
+template <class T>
+T* managed(std::size_t count) {
+  void* memory = nullptr;
+  check(cudaMallocManaged(&memory, count * sizeof(T)));
+  return static_cast<T*>(memory);
+}
+
+}  // namespace
+
+int main() {
+  cudaDeviceProp device{};
+  if (cudaGetDeviceProperties(&device, 0) != cudaSuccess || device.major != 9) {
+    std::printf("no Hopper GPU here: nothing to show\n");
+    return 0;
+  }
+  const std::size_t query_count = kRows * kQueries * kHeads * kGroup * kDim;
+  const std::size_t ring_count = kRows * kCapacity * kHeads * kDim;
+  auto* q = managed<bfloat16>(query_count);
+  auto* out = managed<bfloat16>(query_count);
+  auto* lengths = managed<std::int64_t>(kRows);
+  auto* offsets = managed<std::int32_t>(kRows + 1);
+  RingOperand keys, values;
+  auto* k = managed<bfloat16>(ring_count);
+  auto* v = managed<bfloat16>(ring_count);
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal;
+  for (std::size_t i = 0; i < query_count; ++i) q[i] = bfloat16(normal(rng));
+  for (std::size_t i = 0; i < ring_count; ++i) k[i] = bfloat16(normal(rng));
+  for (std::size_t i = 0; i < ring_count; ++i) v[i] = bfloat16(normal(rng));
+  lengths[0] = 130;       // the ring is not full yet
+  lengths[1] = kLongest;  // it has gone round twice
+  for (std::int32_t i = 0; i <= kRows; ++i) offsets[i] = i * kQueries;
+  keys.values = k;
+  values.values = v;
+  keys.lengths = values.lengths = lengths;
+
+  // Every query still finds its window of keys in the ring.
+  const auto params = [&](bfloat16* to, hyla::Device where) {
+    hyla::attention::RunParams p;
+    p.q = TensorView(q, {kRows * kQueries, kHeads * kGroup, kDim}, where);
+    p.out = TensorView(to, {kRows * kQueries, kHeads * kGroup, kDim}, where);
+    p.cu_seqlens = TensorView(offsets, {kRows + 1}, where);
+    p.window = kCapacity - kQueries + 1;
+    return p;
+  };
+  std::vector<bfloat16> expected(query_count);
+  hyla::attention::reference::run(params(expected.data(), hyla::Device::cpu()), keys, values,
+                                  kHeads);
+
+  hyla::Context context;
+  context.device = hyla::Device::cuda(0);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreate(&stream));
+  context.stream = hyla::Stream::cuda(stream);
+  hyla::Workspace workspace;
+  workspace.bytes = hyla::attention::prefill_workspace_bytes(kRows);
+  workspace.data = managed<std::byte>(workspace.bytes);
+  workspace.device = context.device;
+  hyla::attention::prefill<kDim>(params(out, context.device), keys, values, kHeads, workspace,
+                                 context);
+  check(cudaStreamSynchronize(stream));
+
+  double worst = 0;
+  for (std::size_t i = 0; i < query_count; ++i) {
+    worst = std::fmax(worst, std::fabs(static_cast<double>(static_cast<float>(out[i])) -
+                                       static_cast<double>(static_cast<float>(expected[i]))));
+  }
+  // Probabilities and outputs are rounded to 8 bits, outputs of this size lie below 2.
+  const bool good = worst <= 3.0 / 256;
+  std::printf("%s: largest difference to the reference %g\n", RingOperand::get_type_name().c_str(),
+              worst);
+  return good ? 0 : 1;
+}

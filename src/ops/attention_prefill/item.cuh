@@ -1,0 +1,70 @@
+// One piece of work: a tile of queries of one row and KV head, and the keys it sees.
+#pragma once
+
+#include <hyla/attention_mask.h>
+
+#include <cstdint>
+
+#include "ops/attention_prefill/schedule.cuh"
+
+namespace hyla::attention {
+
+struct Item {
+  int row = -1;  // < 0: there is no more work
+  int head = 0;
+  int token = 0;  // first of the tile, counted in the row
+  int begin = 0, queries = 0, keys = 0;
+  int seen_begin = 0, seen_end = 0;    // keys that some query sees
+  int first_tile = 0, last_tile = -1;  // of keys
+  int full_begin = 0, full_end = 0;    // tiles that every query sees whole
+
+  __device__ __forceinline__ bool exists() const { return row >= 0; }
+};
+
+// By a whole warp. The last row whose first ticket is not greater is found 32 candidates at a time.
+__device__ __forceinline__ Item find_item(const Schedule& schedule, int kv_heads,
+                                          int tokens_per_tile, int ticket) {
+  const int tiles = schedule.counters->tiles;
+  Item item;
+  if (tiles == 0) return item;
+  item.head = static_cast<int>(static_cast<unsigned>(ticket) / static_cast<unsigned>(tiles));
+  if (item.head >= kv_heads) return item;
+  const int target = ticket - item.head * tiles, lane = static_cast<int>(threadIdx.x) & 31;
+  int low = 0, count = schedule.count;
+  while (count > 1) {
+    const int step = (count + 31) / 32, offset = lane * step;
+    const bool before = offset < count && schedule.first[low + offset] <= target;
+    const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before)));
+    low += last * step;
+    count = min(step, count - last * step);
+  }
+  const ScheduledRow row = schedule.rows[low];
+  const int tile = schedule.first[low + 1] - 1 - target;
+  item.row = row.row;
+  item.token = tile * tokens_per_tile;
+  item.begin = row.begin;
+  item.queries = row.queries;
+  item.keys = row.keys;
+  return item;
+}
+
+__device__ __forceinline__ KeyRange visible(const Mask& mask, const Item& item, int token) {
+  return mask.visible(std::int64_t{item.keys} - item.queries + token, item.keys);
+}
+
+// All masks are intervals whose bounds do not fall with the position, so the first and the last
+// query decide.
+template <int Keys>
+__device__ __forceinline__ void find_keys(Item& item, const Mask& mask, int tokens_per_tile) {
+  const KeyRange first = visible(mask, item, item.token);
+  const KeyRange last = visible(mask, item, min(item.token + tokens_per_tile, item.queries) - 1);
+  item.seen_begin = static_cast<int>(first.begin);
+  item.seen_end = static_cast<int>(last.end);
+  if (item.seen_begin >= item.seen_end) return;
+  item.first_tile = item.seen_begin / Keys;
+  item.last_tile = (item.seen_end - 1) / Keys;
+  item.full_begin = (static_cast<int>(last.begin) + Keys - 1) / Keys;
+  item.full_end = static_cast<int>(first.end) / Keys;
+}
+
+}  // namespace hyla::attention

@@ -1,0 +1,67 @@
+// Launching the prefill kernel over operands of the user's.
+#pragma once
+
+#include <hyla/kv_operand.h>
+
+#include <string>
+
+#include "ops/attention_prefill/launch_tile.cuh"
+#include "ops/attention_prefill/operand_rows.h"
+
+namespace hyla::attention {
+
+template <class Operand>
+using DeviceElement =
+    std::conditional_t<std::is_same_v<typename Operand::dtype, bfloat16>, __nv_bfloat16, __half>;
+
+// The operand's own tile of eight rows says where its memory is: (dim, heads, rows).
+template <int Dim, class Operand>
+RowsTensor rows_tensor(const Operand& operand, const Context& context) {
+  if constexpr (OperandRows<Operand>::kHasGroups) {
+    if (operand.num_kv_rows() < 1) return {};
+    const TmaTileSpec spec =
+        operand.template create_tma_tile<TensorMapSwizzle::k128B, 8, Dim>(context).spec;
+    const auto size = static_cast<std::int64_t>(sizeof(typename Operand::dtype));
+    if (spec.rank != 3 || spec.strides[1] % size != 0 || spec.strides[2] % size != 0) return {};
+    constexpr bool kSixteens = Operand::page_size > 0 && Operand::page_size % 16 == 0;
+    return rows_tensor({spec.base, spec.dtype, static_cast<std::int64_t>(spec.dims[2]),
+                        spec.strides[2] / size, static_cast<std::int64_t>(spec.dims[1]),
+                        spec.strides[1] / size, static_cast<std::int64_t>(spec.dims[0]),
+                        kSixteens});
+  } else {
+    return {};
+  }
+}
+
+template <int HeadDim, class K, class V>
+void launch_operands(const Queries& queries, const K& k, const V& v, const Workspace& workspace,
+                     const Context& context) {
+  if (queries.q.dtype != dtype_of<typename K::dtype>) {
+    throw InvalidArgument("q", std::string("dtype ") + name_of(dtype_of<typename K::dtype>),
+                          name_of(queries.q.dtype));
+  }
+  if (padded_dim(static_cast<int>(std::max(queries.head_dim, queries.value_dim))) != HeadDim) {
+    throw InvalidArgument("q", "a head dim that pads to " + std::to_string(HeadDim),
+                          describe(queries.q));
+  }
+  if (const char* reason = tile_refuses(queries)) {
+    throw Unsupported("attention.prefill", {{"cuda_prefill", false, reason}});
+  }
+  if (queries.rows == 0 || queries.q.shape[0] == 0) return;
+  const auto needed = static_cast<std::size_t>(Schedule::bytes(queries.rows));
+  if (workspace.data == nullptr || workspace.bytes < needed) {
+    throw WorkspaceTooSmall(needed, workspace.bytes);
+  }
+  TileLaunch launch;
+  launch.workspace = workspace.data;
+  if (cudaError_t e = cudaDeviceGetAttribute(&launch.processors, cudaDevAttrMultiProcessorCount,
+                                             context.device.index);
+      e != cudaSuccess) {
+    device::fail("context.device", e);
+  }
+  launch_tile<DeviceElement<K>, HeadDim>(queries, OperandRows<K>{k},
+                                         rows_tensor<HeadDim>(k, context), OperandRows<V>{v},
+                                         rows_tensor<HeadDim>(v, context), launch, context);
+}
+
+}  // namespace hyla::attention

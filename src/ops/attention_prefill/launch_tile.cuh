@@ -1,0 +1,183 @@
+// Launching the prefill kernel over any pair of key and value rows.
+#pragma once
+
+#include <hyla/attention_queries.h>
+
+#include <algorithm>
+
+#include "device/alignment.h"
+#include "device/launch.h"
+#include "device/tensor_map.h"
+#include "ops/attention_prefill/kernel_tile.cuh"
+
+namespace hyla::attention {
+
+// How the copy engine sees keys or values: a matrix of virtual rows for each head, (64, rows,
+// chunks, groups, heads). Whole chunks of 64 elements fold into a dimension of their own, and so do
+// two groups of eight rows where rows come in aligned sixteens, so that a box loads 8 or 16 rows of
+// any width into the memory layout of a tile. Other widths have the dimensions (dim, rows, 1, 1,
+// heads) and take a box a chunk; the extent of the first clips the last chunk.
+struct RowsTensor {
+  device::TiledTensor tensor;  // rank 0: the copy engine cannot see them, or there are none
+  BoxShape box;
+
+  bool present() const { return tensor.rank != 0; }
+};
+
+struct RowsMatrix {
+  const void* data;
+  DType dtype;
+  std::int64_t rows, row_stride, heads, head_stride, dim;  // strides in elements
+  bool sixteens;  // sixteen tokens that start at a multiple of sixteen lie together, inside
+};
+
+inline RowsTensor rows_tensor(const RowsMatrix& m) {
+  constexpr std::int64_t kMostRows = 0x7fffff00;  // coordinates are int32
+  if (m.rows < 1 || m.rows > kMostRows || m.row_stride < 1) return {};
+  const bool folded = m.dim % 64 == 0;
+  const int chunks = padded_dim(static_cast<int>(m.dim)) / 64;
+  const int groups = folded && m.sixteens ? 2 : 1;
+  RowsTensor result;
+  result.box = {8 * groups, folded ? 1 : chunks};
+  device::TiledTensor& t = result.tensor;
+  t.data = m.data;
+  t.dtype = m.dtype;
+  t.rank = 5;
+  const std::int64_t shape[5] = {folded ? 64 : m.dim, m.rows, folded ? m.dim / 64 : 1, groups,
+                                 m.heads};
+  // The stride of a single head says nothing.
+  const std::int64_t strides[4] = {m.row_stride, 64, 8 * m.row_stride,
+                                   m.heads > 1 ? m.head_stride : 64};
+  const int tile[5] = {64, 8, folded ? chunks : 1, groups, 1};
+  std::copy(shape, shape + 5, t.shape);
+  std::copy(strides, strides + 4, t.strides);
+  std::copy(tile, tile + 5, t.tile);
+  return device::refuses_tiles(t) == nullptr ? result : RowsTensor{};
+}
+
+inline device::TiledTensor query_tensor(const Queries& queries, int tokens_per_tile) {
+  const std::int64_t group = queries.query_heads / queries.kv_heads;
+  const std::int64_t token = queries.q.strides[0], head = queries.q.strides[1];
+  device::TiledTensor t;
+  t.data = queries.q.data;
+  t.dtype = queries.q.dtype;
+  t.rank = 4;
+  const std::int64_t shape[4] = {queries.head_dim, group, queries.q.shape[0], queries.kv_heads};
+  const std::int64_t strides[3] = {queries.query_heads > 1 ? head : 64,
+                                   queries.q.shape[0] > 1 ? token : 64,
+                                   queries.query_heads > 1 ? group * head : 64};
+  const int tile[4] = {64, static_cast<int>(group), tokens_per_tile, 1};
+  std::copy(shape, shape + 4, t.shape);
+  std::copy(strides, strides + 3, t.strides);
+  std::copy(tile, tile + 4, t.tile);
+  return t;
+}
+
+// Null when the kernel takes these queries, whatever their keys and values are.
+inline const char* tile_refuses(const Queries& queries) {
+  const std::int64_t dim = std::max(queries.head_dim, queries.value_dim);
+  const std::int64_t group = queries.query_heads / queries.kv_heads;
+  const TensorView& out = queries.out;
+  if (queries.q.dtype != DType::kBFloat16 && queries.q.dtype != DType::kFloat16) {
+    return "takes bfloat16 and float16";
+  }
+  if (dim > 256) return "takes head dims up to 256";
+  if (group > 128) return "more than 128 query heads share a KV head";
+  if (!(queries.scale > 0)) return "takes a scale above 0";
+  if (queries.rows > (1 << 24) || queries.q.shape[0] > (1 << 28)) return "too many tokens or rows";
+  if (device::refuses_tiles(query_tensor(queries, 1)) != nullptr ||
+      !device::aligned(out.data, 16) || (out.shape[0] > 1 && out.strides[0] % 8 != 0) ||
+      (out.shape[1] > 1 && out.strides[1] % 8 != 0)) {
+    return "q or out that is not aligned to 16 bytes";
+  }
+  return nullptr;
+}
+
+struct TileLaunch {
+  std::int64_t more_than = 0;
+  void* workspace = nullptr;  // Schedule::bytes
+  int processors = 0;
+};
+
+template <class Element, int Dim, bool kByBoxes, class Keys, class Values>
+void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys, Values> arguments,
+                  const Context& context) {
+  using Shape = PrefillShape<Dim, kByBoxes>;
+  arguments.tokens_per_tile = Shape::kRows / arguments.group;
+  arguments.query_map = device::tensor_map(query_tensor(q, arguments.tokens_per_tile));
+  ScheduleArguments<Keys> schedule{};
+  schedule.keys = arguments.keys;
+  schedule.cu_seqlens = q.cu_seqlens;
+  schedule.starts = q.starts;
+  schedule.lengths = q.lengths;
+  schedule.schedule = arguments.schedule;
+  schedule.total = static_cast<int>(q.q.shape[0]);
+  schedule.group = arguments.group;
+  schedule.tokens_per_tile = arguments.tokens_per_tile;
+  schedule.more_than = launch.more_than;
+  device::launch(&schedule_rows<Keys>, {dim3(1), dim3(kScheduleThreads)}, schedule, context);
+
+  // Enough for every row's last tile to be a partial one.
+  const std::int64_t items =
+      q.kv_heads * (q.q.shape[0] / arguments.tokens_per_tile + std::min(q.rows, q.q.shape[0]));
+  device::LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(items, launch.processors)));
+  shape.block = dim3(Shape::kThreads);
+  shape.shared_bytes = sizeof(TileShared<Shape>);
+  shape.programmatic = true;  // behind the schedule
+  device::launch(&attend_tiles<Shape, Element, Keys, Values, kByBoxes>, shape, arguments, context);
+}
+
+// Everything that does not depend on the kernel's shape.
+template <class Keys, class Values>
+TileArguments<Keys, Values> tile_arguments(const Queries& q, const Keys& keys, const Values& values,
+                                           const TileLaunch& launch) {
+  constexpr double kLog2E = 1.4426950408889634;
+  TileArguments<Keys, Values> a{};
+  a.keys = keys;
+  a.values = values;
+  a.mask = q.mask;
+  a.schedule = Schedule::in(launch.workspace, q.rows);
+  a.out = q.out.data;
+  a.out_token_stride = q.out.strides[0];
+  a.out_head_stride = q.out.strides[1];
+  if (q.lse.present()) {
+    a.lse = static_cast<float*>(q.lse.data);
+    a.lse_token_stride = q.lse.strides[0];
+    a.lse_head_stride = q.lse.strides[1];
+  }
+  if (q.sinks.present()) {
+    a.sinks = q.sinks.data;
+    a.sinks_dtype = q.sinks.dtype;
+    a.sinks_stride = q.sinks.strides[0];
+  }
+  const bool capped = q.softcap > 0;
+  a.factor = static_cast<float>((capped ? q.softcap : q.scale) * kLog2E);
+  a.squeeze = capped ? static_cast<float>(2 * kLog2E * q.scale / q.softcap) : 0.0f;
+  a.group = static_cast<int>(q.query_heads / q.kv_heads);
+  a.kv_heads = static_cast<int>(q.kv_heads);
+  a.value_dim = static_cast<int>(q.value_dim);
+  a.key_bytes = static_cast<int>(2 * q.head_dim);
+  a.value_bytes = static_cast<int>(2 * q.value_dim);
+  return a;
+}
+
+template <class Element, int Dim, class Keys, class Values>
+void launch_tile(const Queries& q, const Keys& keys, const RowsTensor& key_tensor,
+                 const Values& values, const RowsTensor& value_tensor, const TileLaunch& launch,
+                 const Context& context) {
+  TileArguments<Keys, Values> a = tile_arguments(q, keys, values, launch);
+  if constexpr (Keys::kHasGroups && Values::kHasGroups) {
+    if (key_tensor.present() && value_tensor.present()) {
+      a.key_map = device::tensor_map(key_tensor.tensor);
+      a.key_boxes = key_tensor.box;
+      a.value_map = device::tensor_map(value_tensor.tensor);
+      a.value_boxes = value_tensor.box;
+      launch_shape<Element, Dim, true>(q, launch, a, context);
+      return;
+    }
+  }
+  launch_shape<Element, Dim, false>(q, launch, a, context);
+}
+
+}  // namespace hyla::attention

@@ -1,0 +1,55 @@
+// Sizes of the prefill kernel: what one CTA holds of queries, keys and values.
+#pragma once
+
+namespace hyla::attention {
+
+// The memory of a tile of keys or values is groups of eight rows, [group][64-element chunk][8][128
+// bytes], so that a page of any multiple of eight rows can be copied into it group by group.
+template <int Dim, int Consumers, int Keys, int Slots, int ConsumerRegisters, int ProducerRegisters>
+struct TileSizes {
+  static constexpr int kDim = Dim;
+  static constexpr int kConsumers = Consumers;  // warpgroups, 64 rows of queries each
+  static constexpr int kRows = 64 * Consumers;  // queries of a tile, heads of a group packed
+  static constexpr int kKeys = Keys;            // of a tile
+  static constexpr int kSlots = Slots;          // tiles of keys in flight, and as many of values
+  static constexpr int kConsumerRegisters = ConsumerRegisters;
+  static constexpr int kProducerRegisters = ProducerRegisters;
+  static constexpr int kThreads = 128 * (Consumers + 1);
+  static constexpr int kChunks = Dim / 64;
+  static constexpr int kGroupBytes = kChunks * 1024;
+  static constexpr int kTileBytes = Keys * Dim * 2;
+  static constexpr int kQueryBytes = kRows * Dim * 2;
+  static_assert(Dim % 64 == 0 && Keys % 16 == 0 && Keys / 8 <= 32);
+  static_assert(kTileBytes % 1024 == 0, "wgmma descriptors step inside swizzle atoms");
+  static_assert(Slots >= 2, "two tiles of keys are in use while the first values are waited for");
+};
+
+// 256: shared memory is full (Q 64 KB, four tiles of 40 KB); the softmax of one warpgroup hides
+// behind the products of the other. 128, 64: exponentials weigh more, and a third warpgroup hides
+// them where a larger tile of two does not (measured: 192 x 80 11 % ahead of 128 x 128). At 64 a
+// tile of 128 keys is 6 % ahead of one of 80, but leaves too few registers for loading rows.
+template <int Dim, bool kByBoxes>
+struct PrefillShapeOf;
+template <bool kByBoxes>
+struct PrefillShapeOf<256, kByBoxes> {
+  using type = TileSizes<256, 2, 80, 2, 224, 56>;
+};
+template <bool kByBoxes>
+struct PrefillShapeOf<128, kByBoxes> {
+  using type = TileSizes<128, 3, 80, 3, 152, 56>;
+};
+template <>
+struct PrefillShapeOf<64, true> {
+  using type = TileSizes<64, 3, 128, 3, 160, 32>;
+};
+template <>
+struct PrefillShapeOf<64, false> {
+  using type = TileSizes<64, 3, 80, 3, 152, 56>;
+};
+template <int Dim, bool kByBoxes>
+using PrefillShape = typename PrefillShapeOf<Dim, kByBoxes>::type;
+
+// The kernel's dim that a head of `dim` values is padded to.
+constexpr int padded_dim(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
+
+}  // namespace hyla::attention

@@ -1,0 +1,95 @@
+// Keys and values row by row in 16-byte copies, for pages that do not hold groups of eight rows and
+// for operands without tensor maps: four warps, a quarter of the rows of every tile each. A slot is
+// full when the copies of all their threads have landed; nobody waits for that here.
+#pragma once
+
+#include "arch/cp_async.cuh"
+#include "arch/tma.cuh"
+#include "ops/attention_prefill/arguments.cuh"
+
+namespace hyla::attention {
+
+template <class Shape, class Arguments>
+struct RowLoader {
+  static constexpr int kWarps = 4;
+  static constexpr int kArrivals = 128;  // on a slot's `full`
+  static constexpr int kRowsPerWarp = Shape::kKeys / 4;
+  static constexpr int kPieces = Shape::kDim / 8;                    // of 16 bytes, a row
+  static constexpr int kTogether = kPieces < 32 ? 32 / kPieces : 1;  // rows an instruction
+  static_assert(Shape::kKeys % (4 * kTogether) == 0);
+  const Arguments& a;
+  TileShared<Shape>& shared;
+  const int warp, lane;
+  RingPosition<Shape::kSlots> key{}, value{};
+
+  __device__ __forceinline__ RowLoader(const Arguments& arguments, TileShared<Shape>& memory,
+                                       int warp_index, int lane_index)
+      : a(arguments), shared(memory), warp(warp_index), lane(lane_index) {}
+
+  // Lane l finds the address of row l of this warp's rows; 0: the row is zeros.
+  template <class Rows>
+  __device__ __forceinline__ std::uintptr_t find(const Rows& rows, const Item& item,
+                                                 int tile) const {
+    const int token = tile * Shape::kKeys + warp * kRowsPerWarp + lane;
+    if (lane >= kRowsPerWarp || token < item.seen_begin || token >= item.seen_end) return 0;
+    return reinterpret_cast<std::uintptr_t>(rows.pointer(static_cast<std::uint32_t>(item.row),
+                                                         static_cast<std::uint32_t>(token),
+                                                         static_cast<std::uint32_t>(item.head)));
+  }
+
+  __device__ __forceinline__ void copy(std::uintptr_t address, int head_bytes,
+                                       RingBarriers<Shape::kSlots>& ring,
+                                       const unsigned char* slots,
+                                       RingPosition<Shape::kSlots>& at) {
+    arch::wait(ring.empty[at.slot], at.parity ^ 1);
+    const int piece = lane % kPieces;
+    const std::uint32_t to =
+        arch::shared_address(slots) + at.slot * Shape::kTileBytes + piece / 8 * 1024;
+    const bool inside = piece * 16 < head_bytes;
+#pragma unroll
+    for (int i = 0; i < kRowsPerWarp; i += kTogether) {
+      const int source = i + lane / kPieces;
+      const std::uintptr_t from = __shfl_sync(0xffffffffu, address, source);
+      const int row = warp * kRowsPerWarp + source;
+      const bool read = from != 0 && inside;
+      // Any address does where nothing is read.
+      arch::copy_16(to + row / 8 * Shape::kGroupBytes + arch::swizzled(row % 8, piece % 8),
+                    read ? reinterpret_cast<const char*>(from) + 16 * piece : a.out, read ? 16 : 0);
+    }
+    arch::arrive_when_copied(ring.full[at.slot]);
+    at.advance();
+  }
+
+  __device__ __forceinline__ void copy_keys(std::uintptr_t address) {
+    copy(address, a.key_bytes, shared.key_ring, shared.keys[0], key);
+  }
+  __device__ __forceinline__ void copy_values(std::uintptr_t address) {
+    copy(address, a.value_bytes, shared.value_ring, shared.values[0], value);
+  }
+
+  __device__ __forceinline__ void start(const Item& item) {
+    if (item.last_tile >= 0) copy_keys(find(a.keys, item, item.last_tile));
+  }
+
+  // In the order of use; `draw` is called when few tiles are left.
+  template <class Draw>
+  __device__ __forceinline__ void load(const Item& item, const Draw& draw) {
+    const int first = item.first_tile;
+    int tile = item.last_tile;
+    if (tile - first <= 2) draw();
+    if (tile < 0) return;
+#pragma unroll 1
+    for (; tile > first; --tile) {
+      if (tile - first == 3) draw();
+      // Both lookups are under way together.
+      const std::uintptr_t k = find(a.keys, item, tile - 1), v = find(a.values, item, tile);
+      copy_keys(k);
+      copy_values(v);
+    }
+    copy_values(find(a.values, item, tile));
+  }
+
+  __device__ __forceinline__ void finish() { arch::wait_all_copies(); }
+};
+
+}  // namespace hyla::attention

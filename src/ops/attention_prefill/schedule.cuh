@@ -1,0 +1,145 @@
+// Who computes what. A one-CTA kernel reads the lengths, leaves out the rows that are not ours,
+// sorts the others by their number of keys and counts their tiles of queries; the CTAs of the main
+// kernel then draw tickets. Items do not depend on each other, so the order of the draw changes no
+// bit.
+//
+// Ticket order: KV heads outermost (what is alive in L2 stays small), then rows, most keys first,
+// then tiles of queries from the end of the row, which under a causal mask is the longest first.
+#pragma once
+
+#include <hyla/attention_mask.h>
+#include <hyla/index_span.h>
+
+#include <cstdint>
+
+#include "arch/grid_dependency.cuh"
+
+namespace hyla::attention {
+
+struct ScheduledRow {
+  int row, begin, queries, keys;  // begin: of its queries in the batch
+};
+
+// In the workspace: counters, rows [N], first ticket of each row [N + 1].
+struct Schedule {
+  struct Counters {
+    int ticket, tiles;  // tiles: of one KV head
+  };
+  Counters* counters;
+  ScheduledRow* rows;
+  int* first;
+  int count;  // N
+
+  static constexpr std::int64_t kHeader = 16;
+  static std::int64_t bytes(std::int64_t rows) {
+    return kHeader + rows * static_cast<std::int64_t>(sizeof(ScheduledRow)) + 4 * (rows + 1);
+  }
+  static Schedule in(void* memory, std::int64_t rows) {
+    char* bytes = static_cast<char*>(memory);
+    Schedule schedule;
+    schedule.counters = reinterpret_cast<Counters*>(bytes);
+    schedule.rows = reinterpret_cast<ScheduledRow*>(bytes + kHeader);
+    schedule.first = reinterpret_cast<int*>(bytes + kHeader +
+                                            rows * static_cast<std::int64_t>(sizeof(ScheduledRow)));
+    schedule.count = static_cast<int>(rows);
+    return schedule;
+  }
+};
+
+inline constexpr int kScheduleThreads = 1024;
+inline constexpr int kMostKeys = 1 << 30;  // of a row; int32 arithmetic on positions stays exact
+
+template <class Keys>
+struct ScheduleArguments {
+  Keys keys;
+  IndexSpan cu_seqlens, starts, lengths;
+  Schedule schedule;
+  int total, group, tokens_per_tile;
+  std::int64_t more_than;  // packed queries that a row must exceed to be ours
+};
+
+__device__ __forceinline__ int clamped(std::int64_t x, int most) {
+  return static_cast<int>(x < 0 ? 0 : x > most ? most : x);
+}
+
+// Whatever the offsets say, queries stay inside the batch.
+template <class Keys>
+__device__ __forceinline__ ScheduledRow describe_row(const ScheduleArguments<Keys>& a, int row) {
+  const bool offsets = a.cu_seqlens.present();
+  const std::int64_t begin = offsets ? a.cu_seqlens.at(row) : a.starts.at(row);
+  const std::int64_t length = offsets ? a.cu_seqlens.at(row + 1) - begin : a.lengths.at(row);
+  ScheduledRow result;
+  result.row = row;
+  result.begin = clamped(begin, a.total);
+  result.queries = clamped(length, a.total - result.begin);
+  result.keys = clamped(a.keys.length(row, result.queries), kMostKeys);
+  return result;
+}
+
+// Sum over the threads before this one; `total` over all.
+__device__ __forceinline__ int exclusive_sum(int x, int (&warp_sums)[32], int& total) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  int sum = x;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, step);
+    if (lane >= step) sum += other;
+  }
+  if (lane == 31) warp_sums[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  total = 0;
+  for (int w = 0; w < 32; ++w) {
+    if (w < warp) before += warp_sums[w];
+    total += warp_sums[w];
+  }
+  __syncthreads();
+  return before + sum - x;
+}
+
+template <class Keys>
+__global__ void __launch_bounds__(kScheduleThreads, 1)
+    schedule_rows(const __grid_constant__ ScheduleArguments<Keys> a) {
+  __shared__ int weight[kScheduleThreads], tiles_of[kScheduleThreads], warp_sums[32];
+  arch::wait_for_previous_grid();
+  const Schedule& schedule = a.schedule;
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool sorted = schedule.count <= kScheduleThreads;  // beyond that in the order given
+  int tiles = 0;
+  for (int base = 0; base < schedule.count; base += kScheduleThreads) {
+    const int i = base + thread;
+    const bool mine = i < schedule.count;
+    ScheduledRow row{};
+    int own = 0;
+    if (mine) {
+      row = describe_row(a, i);
+      if (static_cast<std::int64_t>(row.queries) * a.group > a.more_than) {
+        own = (row.queries + a.tokens_per_tile - 1) / a.tokens_per_tile;
+      }
+    }
+    weight[thread] = own > 0 ? row.keys : -1;
+    __syncthreads();
+    int place = thread;
+    if (sorted && mine) {
+      place = 0;
+      for (int j = 0; j < schedule.count; ++j) {
+        place += weight[j] > weight[thread] || (weight[j] == weight[thread] && j < thread);
+      }
+    }
+    tiles_of[place] = mine ? own : 0;
+    if (mine) schedule.rows[base + place] = row;
+    __syncthreads();
+    int total;
+    const int first = tiles + exclusive_sum(tiles_of[thread], warp_sums, total);
+    if (mine) schedule.first[i] = first;
+    tiles += total;
+    __syncthreads();
+  }
+  if (thread == 0) {
+    schedule.first[schedule.count] = tiles;
+    schedule.counters->ticket = 0;
+    schedule.counters->tiles = tiles;
+  }
+}
+
+}  // namespace hyla::attention

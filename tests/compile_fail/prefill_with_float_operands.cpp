@@ -1,0 +1,9 @@
+// expect: prefill: operands hold bfloat16 or float16
+// lines: 1
+#include <hyla/attention_prefill.h>
+#include <hyla/kv_operands.h>
+
+void call(const hyla::attention::RunParams& params) {
+  using hyla::attention::DenseOperand;
+  hyla::attention::prefill<64>(params, DenseOperand<float>{}, DenseOperand<float>{}, 1, {}, {});
+}

@@ -1,0 +1,9 @@
+// expect: prefill: operands with scales are not taken
+// lines: 1
+#include <hyla/attention_prefill.h>
+#include <hyla/kv_operands.h>
+
+void call(const hyla::attention::RunParams& params) {
+  using Scaled = hyla::attention::DenseOperand<hyla::bfloat16, float>;
+  hyla::attention::prefill<64>(params, Scaled{}, Scaled{}, 1, {}, {});
+}

@@ -1,0 +1,79 @@
+// The prefill kernel where its tiles end: rows of several tiles of queries and keys, pages that cut
+// tiles everywhere, masks whose edges fall inside, before and behind a tile, groups of heads that
+// do not divide a tile.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/check.h"
+
+namespace hyla::testing {
+namespace {
+
+using GpuPrefill = Gpu;
+
+TEST_F(GpuPrefill, EveryPageSizeAndDim) {
+  std::uint64_t seed = 5000;
+  for (const char* d : {"64", "128", "256"}) {
+    for (const char* page : {"0", "1", "3", "8", "16", "24", "48", "64", "256"}) {
+      const std::string problem =
+          std::string("attention_prefill:lens=90+0+150,kvlen=90+0+231,hq=3,") + "hk=1,d=" + d +
+          ",page=" + page + ",seed=" + std::to_string(seed);
+      CaseOptions options;
+      options.shuffled = (++seed % 2) != 0;
+      options.starts = (seed % 3) == 0;
+      options.wide_indices = (seed % 5) == 0;
+      options.extras = (seed % 7) == 0;
+      check_all(problem, options);
+    }
+  }
+}
+
+TEST_F(GpuPrefill, EveryMask) {
+  std::uint64_t seed = 5500;
+  for (const char* d : {"64", "256"}) {
+    for (const char* mask :
+         {"mask=none", "mask=window,window=1", "mask=window,window=79", "mask=window,window=80",
+          "mask=window,window=81", "mask=chunked,window=80", "mask=chunked,window=33"}) {
+      for (const char* page : {"16", "1"}) {
+        const std::string problem =
+            std::string("attention_prefill:lens=170+5,kvlen=250+163,hq=2,") + "hk=1,d=" + d + "," +
+            mask + ",page=" + page + ",seed=" + std::to_string(++seed);
+        CaseOptions options;
+        options.extras = (seed % 2) != 0;
+        check_all(problem, options);
+      }
+    }
+  }
+}
+
+TEST_F(GpuPrefill, Groups) {
+  for (const char* heads : {"hq=5,hk=1", "hq=7,hk=1", "hq=12,hk=1", "hq=48,hk=1", "hq=128,hk=1",
+                            "hq=6,hk=3", "hq=4,hk=4"}) {
+    for (const char* d : {"64", "256"}) {
+      check_all(
+          std::string("attention_prefill:lens=45,kvlen=101,") + heads + ",d=" + d + ",page=16",
+          CaseOptions::plain());
+    }
+  }
+}
+
+TEST_F(GpuPrefill, ManyRows) {
+  check_all("attention_prefill:lens=20x40+37x20+0x3+33,kvlen=64,hq=2,hk=1,d=64,page=16",
+            CaseOptions::plain());
+}
+
+TEST_F(GpuPrefill, SameBitsEveryTime) {
+  check_repeats("attention_prefill:lens=300+129+40,hq=8,hk=2,d=128,page=16,seed=7");
+  check_repeats("attention_prefill:lens=300,hq=8,hk=1,d=256,page=1,seed=8");
+}
+
+TEST_F(GpuPrefill, ACapturedGraphFollowsNewPages) {
+  CaseOptions options;
+  options.shuffled = true;
+  check_replays("attention_prefill:lens=120+90,hq=4,hk=1,d=128,page=16", options);
+}
+
+}  // namespace
+}  // namespace hyla::testing
