@@ -104,7 +104,7 @@ TEST_F(GpuPrefill, FewLongSequences) {
 // So few and so long that segments of a sequence are worked on at once.
 TEST_F(GpuPrefill, Segments) {
   for (const char* io : {"bf16", "f16"}) {
-    for (const char* lens : {"4000", "2500+70+1800"}) {
+    for (const char* lens : {"4000", "6000+100+5000"}) {
       const std::string problem =
           std::string("gdn_prefill:lens=") + lens + ",hq=1,hv=1,io=" + io + ",seed=9";
       EXPECT_GE(check_all(problem, CaseOptions::plain()), 4) << problem;
