@@ -43,4 +43,8 @@ double reading_us(double bytes, double seconds);
 // Operations a second of the matrix units on random bfloat16 numbers.
 double matrix_flops(double seconds);
 
+// Time to read `bytes` / (1 + copies) bytes and write them to as many other places as there are
+// copies.
+double spreading_us(double bytes, int copies, double seconds);
+
 }  // namespace hyla::testing::cuda

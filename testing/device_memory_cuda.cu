@@ -76,6 +76,25 @@ __global__ void read_only(float4* data, std::size_t n) {
   if (sum == 1e30f) data[first] = x[0];
 }
 
+// data [1 + copies, n] float4: the first row is read once and written to all others. Without math.
+template <int Loads>
+__global__ void spread(float4* data, std::size_t n, int copies) {
+  const std::size_t first = static_cast<std::size_t>(blockIdx.x) * blockDim.x * Loads + threadIdx.x;
+  float4 x[Loads];
+#pragma unroll
+  for (int i = 0; i < Loads; ++i) {
+    if (first + i * blockDim.x < n) x[i] = data[first + i * blockDim.x];
+  }
+  for (int copy = 1; copy <= copies; ++copy) {
+    float4* to = data + static_cast<std::size_t>(copy) * n;
+#pragma unroll
+    for (int i = 0; i < Loads; ++i) {
+      x[i].x *= 0.999f;
+      if (first + i * blockDim.x < n) to[first + i * blockDim.x] = x[i];
+    }
+  }
+}
+
 // The fastest of these is the limit: which one that is depends on the size.
 struct Streamer {
   void (*kernel)(float4*, std::size_t);
@@ -209,5 +228,28 @@ double streaming_us(double bytes, double seconds) {
 }
 
 double reading_us(double bytes, double seconds) { return fastest_us(kReaders, bytes, seconds); }
+
+double spreading_us(double bytes, int copies, double seconds) {
+  const std::size_t n =
+      std::max<std::size_t>(static_cast<std::size_t>(bytes / (1 + copies)) / sizeof(float4), 1);
+  const std::size_t step = n * static_cast<std::size_t>(1 + copies);
+  const std::size_t repeats = std::min<std::size_t>(kColdBytes / (step * sizeof(float4)) + 1, 64);
+  const std::unique_ptr<void, decltype(&release)> memory(allocate(repeats * step * sizeof(float4)),
+                                                         release);
+  auto* data = static_cast<float4*>(memory.get());
+  fill<<<1024, 256, 0, the_stream()>>>(reinterpret_cast<float*>(data), repeats * step * 4);
+  check(cudaGetLastError(), "the limit's data");
+  constexpr int kLoads = 8, kThreads = 32;
+  const double us = graph_us(
+      [&] {
+        for (std::size_t i = 0; i < repeats; ++i) {
+          spread<kLoads><<<static_cast<unsigned>((n + kLoads * kThreads - 1) / (kLoads * kThreads)),
+                           kThreads, 0, the_stream()>>>(data + i * step, n, copies);
+        }
+        check(cudaGetLastError(), "the limit's kernel");
+      },
+      seconds);
+  return us / static_cast<double>(repeats);
+}
 
 }  // namespace hyla::testing::cuda

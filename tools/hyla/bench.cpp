@@ -125,6 +125,10 @@ std::string matrix_share(const Result& r, bool gpu, double seconds) {
 
 // A call takes at least the time of its memory traffic and at least that of its arithmetic.
 double limit_us(const ProblemSpec& spec, const testing::Work& work, double seconds) {
+  if (on_gpu(spec) && spec.mode == testing::Mode::kAll && spec.lens.empty()) {
+    // One read, as many writes as tokens.
+    return testing::cuda::spreading_us(work.bytes, static_cast<int>(spec.t), seconds);
+  }
   if (on_gpu(spec)) {
     // Decode reads a cache and writes next to nothing.
     const bool reads = spec.operation == testing::Operation::kAttentionDecode;
