@@ -1,4 +1,4 @@
-// mma.sync m16n8k16: one warp, operands in registers, float32 accumulators.
+// mma.sync: one warp, operands in registers, float32 accumulators.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -27,6 +27,19 @@ __device__ __forceinline__ void mma_16x8x16(float* d, const std::uint32_t* a, st
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+}
+
+// d += a b, tf32 operands given as float32 bits, of which the low 13 are ignored. With lane = 4 g +
+// t: a holds (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b (t, g), (t + 4, g); d (g, 2t), (g, 2t +
+// 1) and the same of row g + 8.
+__device__ __forceinline__ void mma_16x8x8_tf32(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                                std::uint32_t a2, std::uint32_t a3,
+                                                std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 }  // namespace hyla::arch

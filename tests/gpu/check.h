@@ -29,8 +29,7 @@ class Gpu : public ::testing::Test {
 
 // Every implementation that takes the call must agree with the reference. Returns how many there
 // were.
-inline int check_all(const std::string& problem, const CaseOptions& options) {
-  const Call call = random_call(parse_problem(problem), options);
+inline int check_call(const std::string& problem, const Call& call) {
   const Judge judge(call);
   int ran = 0;
   const DeviceCall gpu(call);
@@ -46,6 +45,10 @@ inline int check_all(const std::string& problem, const CaseOptions& options) {
   }
   EXPECT_GT(ran, 0) << problem;
   return ran;
+}
+
+inline int check_all(const std::string& problem, const CaseOptions& options) {
+  return check_call(problem, random_call(parse_problem(problem), options));
 }
 
 inline std::int64_t first_slot(const Call& call) {

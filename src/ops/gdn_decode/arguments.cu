@@ -1,5 +1,6 @@
 #include "ops/gdn_decode/arguments.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "device/alignment.h"
@@ -31,6 +32,12 @@ RowHead strides(const core::TokenView& view) {
           static_cast<std::uint32_t>(view.head_stride)};
 }
 
+// Offsets fit 32 bits, a head's elements included.
+bool is_short(const core::TokenView& view, const DecodeProblem& p) {
+  constexpr std::int64_t kMaxDim = 256;
+  return p.sequences.rows * view.row_stride + p.heads * view.head_stride + kMaxDim <= kMaxStride;
+}
+
 std::int64_t line_stride(const DecodeProblem& p) {
   return p.layout == StateLayout::kVK ? p.initial.v_stride : p.initial.k_stride;
 }
@@ -58,10 +65,9 @@ const char* decode_refuses(const DecodeProblem& p, const Context& context) {
 
 HostArguments decode_arguments(const DecodeProblem& p) {
   DecodeArguments a{};
+  set_gates(a, p);
   a.read_slots = p.slots.read.data;
   a.k = p.k.data, a.q = p.q.data, a.v = p.v.data;
-  a.gate = p.gate.value.data, a.beta = p.beta.value.data;
-  a.A_log = p.gate.A_log.data, a.dt_bias = p.gate.dt_bias.data;
   a.state = p.initial.data, a.out = p.out.data;
   a.read_stride = static_cast<std::uint32_t>(p.slots.read.stride);
   const auto group = static_cast<std::uint32_t>(p.heads / p.k_heads);
@@ -72,15 +78,11 @@ HostArguments decode_arguments(const DecodeProblem& p) {
   a.slot_stride = static_cast<std::uint32_t>(p.initial.slot_stride);
   a.head_stride = static_cast<std::uint32_t>(p.initial.head_stride);
   a.line_stride = static_cast<std::uint32_t>(line_stride(p));
-  a.A_log_stride = static_cast<std::uint32_t>(p.gate.A_log.stride);
-  a.dt_bias_stride = static_cast<std::uint32_t>(p.gate.dt_bias.stride);
-  a.first_slot = static_cast<std::int32_t>(p.slots.first);
+  a.first_slot = static_cast<std::int32_t>(std::max<std::int64_t>(p.slots.first, 0));
   a.slots = static_cast<std::int32_t>(p.initial.slots);
+  a.slot_count = static_cast<std::uint32_t>(std::max(a.slots - a.first_slot, 0));
   a.scale = static_cast<float>(p.scale), a.l2norm_eps = static_cast<float>(p.l2norm_eps);
   a.l2norm = p.l2norm;
-  a.gate_kind = p.gate.kind, a.beta_kind = p.beta.kind;
-  a.gate_dtype = p.gate.value.dtype, a.beta_dtype = p.beta.value.dtype;
-  a.A_log_dtype = p.gate.A_log.dtype, a.dt_bias_dtype = p.gate.dt_bias.dtype;
   a.read_dtype = p.slots.read.dtype, a.write_dtype = p.slots.write.dtype;
   a.column_dtype = p.slots.read_columns.dtype;
   a.read_columns = p.slots.read_columns.data, a.write_slots = p.slots.write.data;
@@ -88,15 +90,17 @@ HostArguments decode_arguments(const DecodeProblem& p) {
   a.column_stride = static_cast<std::uint32_t>(p.slots.read_columns.stride);
   a.write_stride = static_cast<std::uint32_t>(p.slots.write.stride);
   a.table_columns = static_cast<std::int32_t>(p.slots.read.columns);
+  // A lane takes as many values as fill 16 bytes of the state; of the keys so many, too, or 8.
   const auto chunk = 16 / static_cast<std::int64_t>(size_of(p.initial.dtype));
-  a.wide_keys = device::aligned(p.q, chunk) && device::aligned(p.k, chunk);
-  a.wide_values = device::aligned(p.v, chunk);
-  const bool usual = p.gate.kind == Gate::Kind::kRaw && p.beta.kind == Beta::Kind::kLogit &&
-                     p.gate.value.dtype == p.q.dtype && p.beta.value.dtype == p.q.dtype &&
-                     p.gate.A_log.dtype == DType::kFloat32 && p.l2norm &&
-                     p.slots.read.dtype == DType::kInt32 && !p.slots.read_columns.present() &&
-                     !p.slots.write.present() && a.wide_keys && a.wide_values &&
-                     (p.layout == StateLayout::kKV || line_stride(p) == p.K);
+  const std::int64_t keys = p.layout == StateLayout::kVK ? chunk : 8;
+  a.wide_keys = device::aligned(p.q, keys) && device::aligned(p.k, keys);
+  a.wide_values = device::aligned(p.v, chunk) && device::aligned(p.out, chunk);
+  const bool usual = has_usual_gates(p) && is_short(p.q, p) && is_short(p.k, p) &&
+                     is_short(p.v, p) && is_short(p.out, p) && is_short(p.gate.value, p) &&
+                     is_short(p.beta.value, p) && p.l2norm &&
+                     (!p.slots.read.present() || p.slots.read.dtype == DType::kInt32) &&
+                     !p.slots.read_columns.present() && !p.slots.write.present() && a.wide_keys &&
+                     a.wide_values && (p.layout == StateLayout::kKV || line_stride(p) == p.K);
   return {a, usual};
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "arch/grid_dependency.cuh"
+#include "arch/registers.cuh"
 #include "device/reduce.cuh"
 #include "ops/gdn_decode/arguments.cuh"
 
@@ -66,36 +67,40 @@ __global__ void __launch_bounds__(P::kWarps * 32)
   using Io = typename P::Io;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int lane_in_row = lane % P::kLanes, group = lane / P::kLanes;
-  const std::uint32_t row = blockIdx.z, head = blockIdx.y, key_head = key_head_of(a, head);
+  // Opaque, so that addresses are not made in the slower uniform datapath.
+  const std::uint32_t row = arch::opaque(blockIdx.z), head = arch::opaque(blockIdx.y);
+  const std::uint32_t key_head = key_head_of(a, head);
   const int first_value = (static_cast<int>(blockIdx.x) * P::kWarps + warp) * P::kRows;
   const std::int64_t line_stride = P::kOptions == Options::kUsual ? P::kK : a.line_stride;
   arch::wait_for_previous_grid();
 
-  // Everything that does not hang on the slot is asked for while the slot is on its way.
-  const std::int64_t slot = read_slot<P::kOptions>(a, row);
-  KeyBits<P> k_bits, q_bits;
-  k_bits.load(static_cast<const Io*>(a.k) + at(a.k_stride, row, key_head), a.wide_keys,
-              lane_in_row);
-  q_bits.load(static_cast<const Io*>(a.q) + at(a.q_stride, row, key_head), a.wide_keys,
-              lane_in_row);
-  const GateBits gates = load_gates<P::kOptions, Io>(a, row, head);
-  // After the sums below lane l holds row l % kRowsPerLane of its group.
-  const int own_row = first_value + lane_in_row % P::kRowsPerLane * P::kRowsPerAccess + group;
-  const Io v_bits = static_cast<const Io*>(a.v)[at(a.v_stride, row, head) + own_row];
-  const std::int64_t write = write_slot<P::kOptions>(a, row, slot);
-  if (is_null(a, slot)) return;  // padding: the whole grid row leaves
-
+  const Slot<P::kOptions> slot = read_slot<P::kOptions>(a, row);
+  if (is_null<P::kOptions>(a, slot)) return;  // padding: the whole grid row leaves
   const std::int64_t offset = head * static_cast<std::int64_t>(a.head_stride) +
                               (first_value + group) * line_stride + lane_in_row * P::kChunk;
-  const State* from = static_cast<const State*>(a.state) + slot * a.slot_stride + offset;
+  const State* from =
+      static_cast<const State*>(a.state) + static_cast<std::int64_t>(slot) * a.slot_stride + offset;
   device::Pack<State, P::kChunk> chunks[P::kRowsPerLane][P::kChunks];
 #pragma unroll
   for (int r = 0; r < P::kRowsPerLane; ++r) {
 #pragma unroll
     for (int c = 0; c < P::kChunks; ++c) {
-      chunks[r][c].load(from + r * P::kRowsPerAccess * line_stride + c * P::kLanes * P::kChunk);
+      chunks[r][c].load_first(from + r * P::kRowsPerAccess * line_stride +
+                              c * P::kLanes * P::kChunk);
     }
   }
+  KeyBits<P> k_bits, q_bits;
+  k_bits.load(static_cast<const Io*>(a.k) + at<P::kOptions>(a.k_stride, row, key_head), a.wide_keys,
+              lane_in_row);
+  q_bits.load(static_cast<const Io*>(a.q) + at<P::kOptions>(a.q_stride, row, key_head), a.wide_keys,
+              lane_in_row);
+  const GateBits gates =
+      load_gates<P::kOptions, Io>(a, at<P::kOptions>(a.gate_stride, row, head),
+                                  at<P::kOptions>(a.beta_stride, row, head), head);
+  // After the sums below lane l holds row l % kRowsPerLane of its group.
+  const int own_row = first_value + lane_in_row % P::kRowsPerLane * P::kRowsPerAccess + group;
+  const Io v_bits = static_cast<const Io*>(a.v)[at<P::kOptions>(a.v_stride, row, head) + own_row];
+  const Slot<P::kOptions> write = write_slot<P::kOptions>(a, row, slot);
 
   float q[P::kColumns], k[P::kColumns];
   k_bits.unpack(k);
@@ -135,12 +140,13 @@ __global__ void __launch_bounds__(P::kWarps * 32)
   const float qS = device::reduce_scatter<P::kLanes>(q_dot) * q_factor * alpha;
   const float delta = beta * (device::to_float(v_bits) - kS);
   if (lane_in_row < P::kRowsPerLane) {
-    static_cast<Io*>(a.out)[at(a.out_stride, row, head) + own_row] =
+    static_cast<Io*>(a.out)[at<P::kOptions>(a.out_stride, row, head) + own_row] =
         device::from_float<Io>(qS + qk * delta);
   }
-  if (P::kOptions == Options::kAny && is_null(a, write)) return;
+  if (P::kOptions == Options::kAny && is_null<P::kOptions>(a, write)) return;
 
-  State* to = static_cast<State*>(a.state) + write * a.slot_stride + offset;
+  State* to =
+      static_cast<State*>(a.state) + static_cast<std::int64_t>(write) * a.slot_stride + offset;
   const float step = delta * k_factor;
 #pragma unroll
   for (int r = 0; r < P::kRowsPerLane; ++r) {

@@ -1,9 +1,9 @@
-#include "ops/gdn_decode/launch_kv.cuh"
+#include "ops/gdn_decode/select.cuh"
 
 namespace hyla::gdn {
 
-KvLaunch select_kv_bf16(DType io, std::int64_t K, bool usual, bool small) {
-  return select_kv<__nv_bfloat16>(io, K, usual, small);
+DecodeLaunch select_kv_bf16(const DecodeChoice& choice) {
+  return select_decode<KvKernels<__nv_bfloat16>>(choice);
 }
 
 }  // namespace hyla::gdn

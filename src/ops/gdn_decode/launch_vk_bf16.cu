@@ -1,9 +1,9 @@
-#include "ops/gdn_decode/launch_vk.cuh"
+#include "ops/gdn_decode/select.cuh"
 
 namespace hyla::gdn {
 
-VkLaunch select_vk_bf16(DType io, std::int64_t K, bool usual, bool small) {
-  return select_vk<__nv_bfloat16>(io, K, usual, small);
+DecodeLaunch select_vk_bf16(const DecodeChoice& choice) {
+  return select_decode<VkKernels<__nv_bfloat16>>(choice);
 }
 
 }  // namespace hyla::gdn

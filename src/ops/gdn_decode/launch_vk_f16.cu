@@ -1,9 +1,9 @@
-#include "ops/gdn_decode/launch_vk.cuh"
+#include "ops/gdn_decode/select.cuh"
 
 namespace hyla::gdn {
 
-VkLaunch select_vk_f16(DType io, std::int64_t K, bool usual, bool small) {
-  return select_vk<__half>(io, K, usual, small);
+DecodeLaunch select_vk_f16(const DecodeChoice& choice) {
+  return select_decode<VkKernels<__half>>(choice);
 }
 
 }  // namespace hyla::gdn

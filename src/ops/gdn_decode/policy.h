@@ -2,30 +2,40 @@
 // CUDA graph; the tables are in README.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace hyla::gdn {
 
 struct DecodeVariant {
   int loads;  // 16-byte accesses in flight a thread
-  int warps;  // kVK only: warps of a CTA
+  int width;  // kVK: warps of a CTA; kKV: lanes along a line
+
+  constexpr bool operator==(const DecodeVariant&) const = default;
 };
 
-// Few bytes: latency counts, so more and shorter warps. Many: one warp a CTA, so that each retires
-// alone.
-inline constexpr DecodeVariant kSmallVk{4, 2}, kLargeVk{8, 1};
+// Few bytes: latency counts, so more and shorter warps.
+struct DecodeVariants {
+  DecodeVariant small, large;
+  std::int64_t small_bytes;  // of all states
 
-// float32: 4 loads win up to B = 4 (8 MiB), 8 from B = 8 on. 16-bit states: the change is between B
-// = 32 (32 MiB) and 64.
-constexpr bool is_small_vk(std::int64_t state_bytes, int element_bytes) {
-  return state_bytes <= (element_bytes == 4 ? 8LL << 20 : 32LL << 20);
+  constexpr const DecodeVariant& of(std::int64_t state_bytes) const {
+    return state_bytes <= small_bytes ? small : large;
+  }
+};
+
+// One warp a CTA retires alone.
+constexpr DecodeVariants vk_variants(std::size_t element_bytes, std::size_t) {
+  return {{4, element_bytes == 4 ? 2 : 4}, {8, 1}, std::int64_t{8} << 20};
 }
 
-// kKV: loads decide how many warps share K. float32: 16 loads win from B = 8 on (16 MiB); 16-bit
-// states: 8 always.
-inline constexpr int kSmallKv = 8, kLargeKv = 16;
-constexpr bool is_small_kv(std::int64_t state_bytes, int element_bytes) {
-  return element_bytes == 2 || state_bytes <= 8LL << 20;
+// q, k, v in float32: the long lines would spill registers.
+constexpr DecodeVariants kv_variants(std::size_t element_bytes, std::size_t io_bytes) {
+  constexpr DecodeVariant kShort{8, 8};
+  if (element_bytes == 4) {
+    return {kShort, io_bytes == 4 ? kShort : DecodeVariant{8, 16}, std::int64_t{8} << 20};
+  }
+  return {{8, 4}, {8, 8}, std::int64_t{8} << 20};
 }
 
 }  // namespace hyla::gdn

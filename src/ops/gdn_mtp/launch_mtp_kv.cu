@@ -24,8 +24,6 @@ const char* mtp_kv_refuses(const MtpProblem& p, const Context& context) {
   return mtp_refuses(p, context);
 }
 
-void launch_mtp_kv(const MtpProblem& p, const Workspace&, const Context& context) {
-  launch_mtp<Kernels>(p, context);
-}
+void launch_mtp_kv(const MtpProblem& p, const Context& context) { launch_mtp<Kernels>(p, context); }
 
 }  // namespace hyla::gdn

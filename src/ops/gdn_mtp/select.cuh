@@ -4,6 +4,7 @@
 #include "device/alignment.h"
 #include "device/dtype.cuh"
 #include "device/launch.h"
+#include "device/select.h"
 #include "ops/gdn_mtp/arguments.cuh"
 
 namespace hyla::gdn {
@@ -15,28 +16,15 @@ struct MtpLaunch {
 };
 
 // Kernels::launch<State, Io, K>() gives an instance.
-template <class Kernels, class State, class Io>
-MtpLaunch select_mtp(std::int64_t K) {
-  if (K == 64) return Kernels::template launch<State, Io, 64>();
-  return K == 128 ? Kernels::template launch<State, Io, 128>()
-                  : Kernels::template launch<State, Io, 256>();
-}
-
-template <class Kernels, class State>
-MtpLaunch select_mtp(DType io, std::int64_t K) {
-  if (io == DType::kFloat32) return select_mtp<Kernels, State, float>(K);
-  return io == DType::kBFloat16 ? select_mtp<Kernels, State, __nv_bfloat16>(K)
-                                : select_mtp<Kernels, State, __half>(K);
-}
-
 template <class Kernels>
 void launch_mtp(const MtpProblem& p, const Context& context) {
   if (p.sequences.rows == 0) return;
-  const DType state = p.initial.dtype;
-  const MtpLaunch launch = state == DType::kFloat32 ? select_mtp<Kernels, float>(p.q.dtype, p.K)
-                           : state == DType::kBFloat16
-                               ? select_mtp<Kernels, __nv_bfloat16>(p.q.dtype, p.K)
-                               : select_mtp<Kernels, __half>(p.q.dtype, p.K);
+  const MtpLaunch launch = device::with_float_type(p.initial.dtype, [&]<class State>() {
+    return device::with_float_type(p.q.dtype, [&]<class Io>() {
+      return device::with_key_dim(
+          p.K, [&]<int K>() { return Kernels::template launch<State, Io, K>(); });
+    });
+  });
   device::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(p.V / launch.values), static_cast<unsigned>(p.heads),
                     static_cast<unsigned>(p.sequences.rows));

@@ -7,6 +7,7 @@
 #include "problem/gdn_recurrence.h"
 #include "reference/gdn.h"
 #ifdef HYLA_HAS_CUDA
+#include "ops/gdn_mtp/by_mtp.h"
 #include "ops/gdn_mtp/launch_mtp.h"
 #include "ops/gdn_rows/launch_rows.h"
 #endif
@@ -18,11 +19,10 @@ using Problem = gdn::RecurrenceProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
-    {"cuda_vk", Device::Kind::kCuda, gdn::mtp_vk_refuses, nullptr, gdn::launch_mtp_vk},
-    {"cuda_kv", Device::Kind::kCuda, gdn::mtp_kv_refuses, nullptr, gdn::launch_mtp_kv},
-    {"cuda_rows", Device::Kind::kCuda,
-     [](const Problem& p, const Context& context) { return gdn::rows_refuses(p, context); },
-     nullptr, gdn::launch_rows},
+    gdn::by_mtp<Problem, gdn::mtp_block_refuses, gdn::launch_mtp_block>("cuda_block"),
+    gdn::by_mtp<Problem, gdn::mtp_vk_refuses, gdn::launch_mtp_vk>("cuda_vk"),
+    gdn::by_mtp<Problem, gdn::mtp_kv_refuses, gdn::launch_mtp_kv>("cuda_kv"),
+    gdn::by_mtp<Problem, gdn::rows_refuses, gdn::launch_rows>("cuda_rows"),
 #endif
     {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx512Bf16, Problem>,
      nullptr, cpu::recurrence<cpu::Target::kAvx512Bf16>},

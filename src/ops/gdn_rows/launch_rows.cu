@@ -16,7 +16,9 @@ auto kernel_for(std::int64_t K) {
   return K <= 128 ? rows<4, Norm> : rows<8, Norm>;
 }
 
-void run(const MtpProblem& problem, const Context& context) {
+}  // namespace
+
+void launch_rows(const MtpProblem& problem, const Context& context) {
   if (problem.sequences.rows == 0) return;
   const MtpArguments arguments{problem, problem.sequences.tokens};
   const auto ctas = static_cast<unsigned>((problem.V + kRowsPerCta - 1) / kRowsPerCta);
@@ -30,21 +32,9 @@ void run(const MtpProblem& problem, const Context& context) {
                  arguments, context);
 }
 
-}  // namespace
-
-const char* rows_refuses(const Problem& problem, const Context& context) {
+const char* rows_refuses(const MtpProblem& problem, const Context& context) {
   if (const char* reason = device::refuses_device(context)) return reason;
   return problem.heads > 65535 ? "more than 65535 heads" : nullptr;
 }
-
-void launch_rows(const DecodeProblem& p, const Workspace&, const Context& context) {
-  run(as_mtp(p), context);
-}
-
-void launch_rows(const RecurrenceProblem& p, const Workspace&, const Context& context) {
-  run(as_mtp(p), context);
-}
-
-void launch_rows(const MtpProblem& p, const Workspace&, const Context& context) { run(p, context); }
 
 }  // namespace hyla::gdn

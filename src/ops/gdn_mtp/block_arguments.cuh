@@ -1,0 +1,107 @@
+// What the block kernel receives: an MtpProblem without what it does not take, strides in 32 bits; and
+// which tokens and slots a row has.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/gdn_decode/gate_arguments.cuh"
+#include "problem/gdn_mtp.h"
+
+namespace hyla::gdn {
+
+struct TokenStrides {  // of [B, T, heads, ..] or [total, heads, ..] in elements
+  std::uint32_t row = 0, token = 0, head = 0;
+};
+
+__device__ __forceinline__ std::int64_t at(const TokenStrides& stride, std::uint32_t row,
+                                           std::uint32_t token, std::uint32_t head) {
+  return static_cast<std::int64_t>(row) * stride.row +
+         token * static_cast<std::int64_t>(stride.token) +
+         head * static_cast<std::int64_t>(stride.head);
+}
+
+// Indices in 32 or 64 bits, read without branches. Options::kUsual: int32.
+struct IndexArgument {
+  const void* data = nullptr;
+  std::uint32_t stride = 0, column_stride = 0;
+  bool is_wide = false, is_signed = false;
+
+  __device__ __forceinline__ bool present() const { return data != nullptr; }
+  template <Options O>
+  __device__ __forceinline__ std::int64_t at(std::uint32_t i, std::uint32_t column = 0) const {
+    const std::int64_t offset =
+        i * static_cast<std::int64_t>(stride) + column * static_cast<std::int64_t>(column_stride);
+    if constexpr (O == Options::kUsual) return static_cast<const std::int32_t*>(data)[offset];
+    const auto* words = static_cast<const std::uint32_t*>(data) + (is_wide ? 2 * offset : offset);
+    const std::uint32_t low = words[0];
+    const std::uint32_t high = is_wide ? words[1] : is_signed && low >> 31 != 0 ? ~0u : 0u;
+    return static_cast<std::int64_t>(high) << 32 | low;
+  }
+};
+
+// Options::kUsual: besides the usual gates, rows of the same number of tokens, all in one block, int32
+// slots without columns, no fused norm, and the final state is written.
+struct MtpBlockArguments : GateArguments {
+  const void *q, *k, *v;
+  void *state, *out;
+  TokenStrides q_stride, k_stride, v_stride, gate_stride, beta_stride, out_stride;
+  std::uint32_t slot_stride, head_stride, line_stride;  // a line: V values (kKV) or K values (kVK)
+  std::uint32_t group;                                  // value heads of a key head
+  float scale, l2norm_eps;
+  std::uint32_t tokens;  // of a row; ragged: of all
+  IndexArgument read_slots, write_slots, commit_lengths;
+  std::int64_t first_slot, slots;
+  // Only for Options::kAny.
+  bool l2norm, update_state;
+  IndexArgument read_columns, cu_seqlens, starts, lengths;
+  std::uint32_t columns;
+  NormView norm;
+};
+
+struct BlockSpan {
+  std::uint32_t begin, length, commit;  // the final state is the one after `commit` tokens
+  std::int64_t read, write;             // slots; write: negative for none
+};
+
+template <Options O>
+__device__ __forceinline__ void find_tokens(const MtpBlockArguments& a, std::uint32_t row,
+                                            BlockSpan& span) {
+  span.begin = 0, span.length = a.tokens;
+  const auto clamped = [](std::int64_t x, std::uint32_t most) {
+    return static_cast<std::uint32_t>(max(std::int64_t{0}, min(x, std::int64_t{most})));
+  };
+  if (O == Options::kAny && (a.cu_seqlens.present() || a.starts.present())) {
+    const bool rising = a.cu_seqlens.present();
+    const std::int64_t begin = (rising ? a.cu_seqlens : a.starts).at<O>(row);
+    const std::int64_t length = rising ? a.cu_seqlens.at<O>(row + 1) - begin : a.lengths.at<O>(row);
+    span.begin = clamped(begin, a.tokens);
+    span.length = clamped(length, a.tokens - span.begin);
+  }
+  span.commit = span.length;
+  if (a.commit_lengths.present()) span.commit = clamped(a.commit_lengths.at<O>(row), span.length);
+}
+
+// False: the row is padding.
+template <Options O>
+__device__ __forceinline__ bool find_slots(const MtpBlockArguments& a, std::uint32_t row,
+                                           BlockSpan& span) {
+  const auto is_null = [&](std::int64_t slot) {
+    return slot < a.first_slot || slot < 0 || slot >= a.slots;
+  };
+  std::int64_t slot = row;
+  if (a.read_slots.present()) {
+    std::uint32_t column = 0;
+    if (O == Options::kAny && a.read_columns.present()) {
+      const std::int64_t wanted = a.read_columns.at<O>(row);
+      column = static_cast<std::uint32_t>(
+          max(std::int64_t{0}, min(wanted, std::int64_t{a.columns} - 1)));
+    }
+    slot = a.read_slots.at<O>(row, column);
+  }
+  span.read = slot;
+  span.write = a.write_slots.present() ? a.write_slots.at<O>(row) : slot;
+  if (is_null(span.write) || (O == Options::kAny && !a.update_state)) span.write = -1;
+  return !is_null(slot);
+}
+
+}  // namespace hyla::gdn
