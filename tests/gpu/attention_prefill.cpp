@@ -11,9 +11,9 @@
 namespace hyla::testing {
 namespace {
 
-using GpuPrefill = Gpu;
+using GpuAttentionPrefill = Gpu;
 
-TEST_F(GpuPrefill, EveryPageSizeAndDim) {
+TEST_F(GpuAttentionPrefill, EveryPageSizeAndDim) {
   std::uint64_t seed = 5000;
   for (const char* d : {"64", "128", "256"}) {
     for (const char* page : {"0", "1", "3", "8", "16", "24", "48", "64", "256"}) {
@@ -30,7 +30,7 @@ TEST_F(GpuPrefill, EveryPageSizeAndDim) {
   }
 }
 
-TEST_F(GpuPrefill, EveryMask) {
+TEST_F(GpuAttentionPrefill, EveryMask) {
   std::uint64_t seed = 5500;
   for (const char* d : {"64", "256"}) {
     for (const char* mask :
@@ -48,7 +48,7 @@ TEST_F(GpuPrefill, EveryMask) {
   }
 }
 
-TEST_F(GpuPrefill, Groups) {
+TEST_F(GpuAttentionPrefill, Groups) {
   for (const char* heads : {"hq=5,hk=1", "hq=7,hk=1", "hq=12,hk=1", "hq=48,hk=1", "hq=128,hk=1",
                             "hq=6,hk=3", "hq=4,hk=4"}) {
     for (const char* d : {"64", "256"}) {
@@ -59,17 +59,17 @@ TEST_F(GpuPrefill, Groups) {
   }
 }
 
-TEST_F(GpuPrefill, ManyRows) {
+TEST_F(GpuAttentionPrefill, ManyRows) {
   check_all("attention_prefill:lens=20x40+37x20+0x3+33,kvlen=64,hq=2,hk=1,d=64,page=16",
             CaseOptions::plain());
 }
 
-TEST_F(GpuPrefill, SameBitsEveryTime) {
+TEST_F(GpuAttentionPrefill, SameBitsEveryTime) {
   check_repeats("attention_prefill:lens=300+129+40,hq=8,hk=2,d=128,page=16,seed=7");
   check_repeats("attention_prefill:lens=300,hq=8,hk=1,d=256,page=1,seed=8");
 }
 
-TEST_F(GpuPrefill, ACapturedGraphFollowsNewPages) {
+TEST_F(GpuAttentionPrefill, ACapturedGraphFollowsNewPages) {
   CaseOptions options;
   options.shuffled = true;
   check_replays("attention_prefill:lens=120+90,hq=4,hk=1,d=128,page=16", options);
