@@ -82,5 +82,9 @@ else
   failed=1
 fi
 
+python_status=0
+scripts/gpu_python.sh || python_status=$?
+if [ "$python_status" != 0 ] && [ "$python_status" != 77 ]; then failed=1; fi
+
 if [ "$failed" = 0 ]; then echo "gpu-check: passed"; else echo "gpu-check: FAILED"; fi
 exit "$failed"
