@@ -125,9 +125,7 @@ class Auxiliary {
     multiply_rows(product, s.keys[k.stage], 0);
     sync();  // lengths are there, and no warp is busy with the chunk before any more
     Factors& factors = s.factors[n % kFactorStages];
-    if (n >= kFactorStages) {
-      arch::wait(s.factors_empty[n % kFactorStages], (n / kFactorStages & 1) ^ 1);
-    }
+    // Their place is free: P of chunk n - 4 has been used, which this warpgroup waited for before.
     make_factors(a.p, gates(0), s.masks[group()], factors, me());
     arch::arrive_warp(s.factors_full[n % kFactorStages], me() & 31);
     sync();
@@ -142,7 +140,6 @@ class Auxiliary {
     renew();
     store_lower(product, s.masks[group()], s.scratch[group()], me());
     __syncwarp();
-    renew();
 
     multiply_rows(product, s.keys[key_stage(static_cast<std::uint32_t>(arch::opaque(n))).stage], 1);
     poll();
@@ -157,7 +154,6 @@ class Auxiliary {
     renew();
     poll();
 
-    renew();
     invert_diagonal(s.scratch[group()], me() >> 5, me() & 31);
     renew();
     poll();
@@ -169,7 +165,6 @@ class Auxiliary {
       arch::wait(s.values_full[group()], turn());
       clear_rows(s.values[group()][0], s.values[group()][1], info(0).rows, me());
     }
-    renew();
     store_inverse(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
     arch::arrive_warp(s.inverse_full[group()], me() & 31);
     renew();

@@ -32,7 +32,7 @@ struct FusedShared {
   arch::Mbarrier values_full[kValueStages], values_empty[kValueStages];
   arch::Mbarrier inverse_full[kPreparedStages], inverse_empty[kPreparedStages];
   arch::Mbarrier scores_full[kPreparedStages], scores_empty[kPreparedStages];
-  arch::Mbarrier factors_full[kFactorStages], factors_empty[kFactorStages];
+  arch::Mbarrier factors_full[kFactorStages];
 };
 
 // By one thread, before a barrier of the CTA. Warps arrive, not threads: 8 warps hold the state, 4
@@ -56,7 +56,6 @@ __device__ __forceinline__ void init_barriers(FusedShared<Io>& s) {
   }
   for (int i = 0; i < kFactorStages; ++i) {
     arch::init(s.factors_full[i], kAuxiliaryWarps);
-    arch::init(s.factors_empty[i], kStateWarps);
   }
   arch::fence_mbarrier_init();
 }

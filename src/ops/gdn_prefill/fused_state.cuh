@@ -58,9 +58,7 @@ struct FusedPipe {
   __device__ __forceinline__ void release_values(int n) const {
     arch::arrive_warp(s.values_empty[n & 1], lane());
   }
-  __device__ __forceinline__ void release_factors(int n) const {
-    arch::arrive_warp(s.factors_empty[n % kFactorStages], lane());
-  }
+  __device__ __forceinline__ void release_factors(int) const {}  // with the scores
   __device__ __forceinline__ void release_inverse(int n) const {
     arch::arrive_warp(s.inverse_empty[n & 1], lane());
   }

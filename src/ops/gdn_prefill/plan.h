@@ -10,7 +10,7 @@ namespace hyla::gdn {
 
 // A chunk of a task: fused; serial, with half of the value rows and T' and P prepared; the same for
 // the state only; prepared, on one of three warpgroups of a multiprocessor, a third of the time.
-inline constexpr double kFusedChunkUs = 2.85, kSerialChunkUs = 1.12, kStateChunkUs = 0.84,
+inline constexpr double kFusedChunkUs = 2.78, kSerialChunkUs = 1.12, kStateChunkUs = 0.84,
                         kPrepareChunkUs = 1.3;
 inline constexpr double kFusedStartUs = 9, kSplitStartUs = 13, kSegmentStartUs = 30,
                         kSegmentUs = 1.3;  // of the states between
