@@ -42,11 +42,11 @@ export PKG_CONFIG_PATH="$(dirname "$pc")"
 no_cuda_needed() { ! ldd "$library" | grep -E 'libcuda|libcudart'; }
 case "$library" in *.so) step "the library needs no CUDA library to load" no_cuda_needed ;; esac
 
-# Each header alone, without CUDA; recurrence_kernel.h is a kernel and says so.
+# Each header alone, without CUDA; two are kernels and say so.
 alone() {
   local header status=0
   for header in "$prefix"/include/hyla/*.h; do
-    case "$(basename "$header")" in recurrence_kernel.h) continue ;; esac
+    case "$(basename "$header")" in recurrence_kernel.h | attention_rows_kernel.h) continue ;; esac
     echo "#include <hyla/$(basename "$header")>" |
       c++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I "$prefix/include" -x c++ - || status=1
   done
