@@ -58,7 +58,10 @@ std::int64_t Call::integer(std::size_t i) const {
     fail_type(names_[i], "an int", arguments_[i]);
   }
   nb::object value = nb::steal(PyNumber_Index(arguments_[i]));
-  if (!value.is_valid()) throw nb::python_error();
+  if (!value.is_valid()) {
+    PyErr_Clear();
+    fail_type(names_[i], "an int", arguments_[i]);
+  }
   int overflow = 0;
   const long long result = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
   if (overflow != 0) throw InvalidArgument(names_[i], "an int of 64 bits", "a larger one");
@@ -72,7 +75,10 @@ double Call::number(std::size_t i) const {
                        PyObject_HasAttrString(object, "__float__");
   if (!numeric || PyBool_Check(object)) fail_type(names_[i], "a number", object);
   const double value = PyFloat_AsDouble(object);
-  if (value == -1.0 && PyErr_Occurred()) fail_from_python(names_[i], "a number");
+  if (value == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    fail_type(names_[i], "a number", object);
+  }
   return value;
 }
 
