@@ -77,6 +77,22 @@ INSTANTIATE_TEST_SUITE_P(
                       "gdn_prefill:lens=70,hq=1,hv=6,k=16,v=8,gate=raw,beta=logit",
                       "gdn_prefill:lens=34,hq=1,hv=1,k=256,v=256,io=f32",
                       "gdn_prefill:lens=34,hq=1,hv=1,k=256,v=200,norm=1"));
+// Whole and broken vectors and blocks of 256 channels, all dtypes, rows shorter than a window.
+INSTANTIATE_TEST_SUITE_P(
+    Conv, CpuAgreement,
+    ::testing::Values("conv_prefill:lens=7+0+33+1,hq=1,hv=1,k=8,v=24",
+                      "conv_prefill:lens=5+2,hq=2,hv=4,k=64,v=72,io=f32,state=f32",
+                      "conv_prefill:lens=9+4+3,hq=1,hv=1,k=8,v=56,width=3,io=f16,state=f16",
+                      "conv_prefill:lens=6+1,hq=1,hv=1,k=128,v=8,width=2,state=f32",
+                      "conv_update:b=3,hq=1,hv=1,k=8,v=24",
+                      "conv_update:b=5,hq=2,hv=4,k=64,v=72,io=f32,state=f32",
+                      "conv_update:b=4,t=3,hq=1,hv=1,k=8,v=56,width=3,io=f16,state=f16",
+                      "conv_update:lens=5+0+1+2,hq=1,hv=1,k=128,v=8,width=2,state=f32"));
+INSTANTIATE_TEST_SUITE_P(Norm, CpuAgreement,
+                         ::testing::Values("norm_gated_rms:b=3,hv=2,v=128",
+                                           "norm_gated_rms:b=5,hv=3,v=8,io=f32",
+                                           "norm_gated_rms:b=2,hv=2,v=72,io=f16",
+                                           "norm_gated_rms:b=1,hv=1,v=256"));
 
 }  // namespace
 }  // namespace hyla::cpu_test

@@ -64,6 +64,11 @@ INSTANTIATE_TEST_SUITE_P(
                       "gdn_prefill:lens=70,hq=1,hv=1", "gdn_prefill:lens=40+33+70,hq=1,hv=3",
                       "gdn_prefill:lens=70,hq=1,hv=1,io=f32,v=48"));
 
+INSTANTIATE_TEST_SUITE_P(Around, CpuThreads,
+                         ::testing::Values("conv_prefill:lens=40+0+70,hq=2,hv=4,k=64,v=136",
+                                           "conv_update:b=40,hq=2,hv=4,k=64,v=136,io=f32,state=f32",
+                                           "norm_gated_rms:b=60,hv=7,v=128"));
+
 TEST(CpuThreads, CallsOfManyThreadsDoNotDisturbEachOther) {
   const Call call = random_call(testing::parse_problem("gdn_prefill:lens=70,hq=1,hv=2,k=64,v=64"));
   Context one;

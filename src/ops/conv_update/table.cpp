@@ -2,6 +2,7 @@
 #include <hyla/backend.h>
 
 #include "core/table.h"
+#include "cpu/conv.h"
 #include "ops/tables.h"
 #include "problem/conv.h"
 #include "reference/conv.h"
@@ -20,6 +21,14 @@ constexpr core::Implementation<Problem> kTable[] = {
      [](const Problem& p, const Context& context) { return conv::conv_refuses(p, context); },
      nullptr, conv::launch_conv},
 #endif
+    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512Bf16, Problem>,
+     nullptr, cpu::convolution<cpu::Target::kAvx512Bf16, Problem>},
+    {"cpu_avx512", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512, Problem>, nullptr,
+     cpu::convolution<cpu::Target::kAvx512, Problem>},
+    {"cpu_avx2", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx2, Problem>, nullptr,
+     cpu::convolution<cpu::Target::kAvx2, Problem>},
+    {"cpu_baseline", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kBaseline, Problem>,
+     nullptr, cpu::convolution<cpu::Target::kBaseline, Problem>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::conv_update},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

@@ -2,6 +2,7 @@
 #include <hyla/backend.h>
 
 #include "core/table.h"
+#include "cpu/norm.h"
 #include "ops/tables.h"
 #include "problem/norm.h"
 #include "reference/norm.h"
@@ -18,6 +19,14 @@ constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
     {"cuda", Device::Kind::kCuda, norm::gated_rms_refuses, nullptr, norm::launch_gated_rms},
 #endif
+    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kAvx512Bf16>, nullptr,
+     cpu::gated_rms<cpu::Target::kAvx512Bf16>},
+    {"cpu_avx512", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kAvx512>, nullptr,
+     cpu::gated_rms<cpu::Target::kAvx512>},
+    {"cpu_avx2", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kAvx2>, nullptr,
+     cpu::gated_rms<cpu::Target::kAvx2>},
+    {"cpu_baseline", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kBaseline>, nullptr,
+     cpu::gated_rms<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::gated_rms},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

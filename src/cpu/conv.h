@@ -1,0 +1,35 @@
+// The causal convolutions on vectors and threads.
+#pragma once
+
+#include <hyla/workspace.h>
+
+#include "cpu/parallel.h"
+#include "cpu/target.h"
+#include "problem/conv.h"
+
+namespace hyla::cpu {
+
+inline constexpr std::int64_t kConvChannels = 256;  // a block of them is a unit of work with a row
+inline constexpr std::int64_t kConvColumns = 32;    // of a pool, at most: they lie on the stack
+
+struct ConvKernels {
+  // Units of the list of (channel block, row), rows inside.
+  void (*prefill)(const conv::PrefillProblem& p, Range units);
+  void (*update)(const conv::UpdateProblem& p, Range units);
+};
+const ConvKernels& conv_kernels(Target target);
+
+const char* conv_refuses(Target target, const conv::Problem& p);
+void run_conv(Target target, const conv::PrefillProblem& p, const Context& context);
+void run_conv(Target target, const conv::UpdateProblem& p, const Context& context);
+
+template <Target kTarget, class Problem>
+const char* conv_refuses(const Problem& p, const Context&) {
+  return conv_refuses(kTarget, p);
+}
+template <Target kTarget, class Problem>
+void convolution(const Problem& p, const Workspace&, const Context& context) {
+  run_conv(kTarget, p, context);
+}
+
+}  // namespace hyla::cpu

@@ -1,0 +1,19 @@
+#include "cpu/norm.h"
+
+#include <algorithm>
+
+namespace hyla::cpu {
+
+void run_norm(Target target, const norm::GatedRmsProblem& p, const Context& context) {
+  const std::int64_t rows = p.tokens * p.heads;
+  if (rows == 0 || p.D == 0) return;
+  // Fewer elements than this are not worth waking a thread.
+  constexpr std::int64_t kLeastWork = 8 << 10;
+  const std::int64_t least = std::max<std::int64_t>(1, kLeastWork / p.D);
+  const NormKernels& kernels = norm_kernels(target);
+  parallel_ranges(context, rows, least, [&](std::int64_t begin, std::int64_t end) {
+    kernels.run(p, {begin, end});
+  });
+}
+
+}  // namespace hyla::cpu

@@ -1,0 +1,29 @@
+// The gated RMSNorm on vectors and threads.
+#pragma once
+
+#include <hyla/workspace.h>
+
+#include "cpu/parallel.h"
+#include "cpu/target.h"
+#include "problem/norm.h"
+
+namespace hyla::cpu {
+
+struct NormKernels {
+  // Rows of the token-major list of (token, head).
+  void (*run)(const norm::GatedRmsProblem& p, Range rows);
+};
+const NormKernels& norm_kernels(Target target);
+
+void run_norm(Target target, const norm::GatedRmsProblem& p, const Context& context);
+
+template <Target kTarget>
+const char* norm_refuses(const norm::GatedRmsProblem&, const Context&) {
+  return refuses(kTarget);
+}
+template <Target kTarget>
+void gated_rms(const norm::GatedRmsProblem& p, const Workspace&, const Context& context) {
+  run_norm(kTarget, p, context);
+}
+
+}  // namespace hyla::cpu
