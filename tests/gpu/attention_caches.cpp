@@ -205,14 +205,10 @@ TEST_F(GpuCaches, APageOutsideThePoolIsAPageOfZeros) {
     });
     std::int64_t spare = 0;
     while (used[static_cast<std::size_t>(spare)]) ++spare;
-    for (const TensorView& half : {p.cache.k, p.cache.v}) {
-      const TensorView page = half.slice(0, spare, 1);
-      for_each_element(page, [&](std::int64_t, std::int64_t at) { store_element(page, at, 0); });
-    }
-    for (const TensorView& half : {p.cache.k_scales, p.cache.v_scales}) {
+    for (const TensorView& half : {p.cache.k, p.cache.v, p.cache.k_scales, p.cache.v_scales}) {
       if (!half.present()) continue;
       const TensorView page = half.slice(0, spare, 1);
-      for_each_element(page, [&](std::int64_t, std::int64_t at) { store_element(page, at, 1); });
+      for_each_element(page, [&](std::int64_t, std::int64_t at) { store_element(page, at, 0); });
     }
     const std::int64_t needed = columns;  // column 0 of row 1
     set_index(good, "cache.page_table", needed, static_cast<double>(spare));

@@ -2,6 +2,8 @@
 // number is rounded once.
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "arch/grid_dependency.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
@@ -24,7 +26,8 @@ __device__ inline void store(const CacheTensor& to, std::int64_t offset, double 
       static_cast<float*>(to.data)[offset] = static_cast<float>(x);
       break;
     case DType::kFloat8E4M3:
-      static_cast<float8_e4m3*>(to.data)[offset] = float8_e4m3(round_to_odd(x));
+      static_cast<__nv_fp8_storage_t*>(to.data)[offset] =
+          __nv_cvt_float_to_fp8(round_to_odd(x), __NV_SATFINITE, __NV_E4M3);
       break;
     case DType::kInt8:
       static_cast<std::int8_t*>(to.data)[offset] =

@@ -73,26 +73,27 @@ __device__ __forceinline__ void scores(std::uint32_t tile, const QueryFragments<
   using Kind = Numbers<typename Shape::Stored>;
   const std::uint32_t row = first_chunk(
       tile + ((lane >> 3) & 1) * Shape::kGroupBytes + (lane & 7) * 128, lane >> 4, lane);
-  float sums[2][4] = {};
+  constexpr int kChains = 4;  // products that do not wait for each other
+  float sums[kChains][4] = {};
 #pragma unroll
   for (int i = 0; i < Shape::kRowBytes / 32; ++i) {
     std::uint32_t k[4];
     arch::load_matrices(k, chunk_of(row, i));
     if constexpr (!Shape::kQuantised) {
-      arch::mma_16x8x16<typename Kind::Math>(sums[i & 1], k, q[i][0], q[i][1]);
+      arch::mma_16x8x16<typename Kind::Math>(sums[i % kChains], k, q[i][0], q[i][1]);
     } else {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const std::uint32_t a[4] = {Kind::pair(k[2 * half]), Kind::pair(k[2 * half + 1]),
                                     Kind::pair(k[2 * half] >> 16),
                                     Kind::pair(k[2 * half + 1] >> 16)};
-        arch::mma_16x8x16<typename Kind::Math>(sums[half], a, q[2 * i + half][0],
-                                               q[2 * i + half][1]);
+        arch::mma_16x8x16<typename Kind::Math>(sums[(2 * i + half) % kChains], a,
+                                               q[2 * i + half][0], q[2 * i + half][1]);
       }
     }
   }
 #pragma unroll
-  for (int e = 0; e < 4; ++e) s[e] = sums[0][e] + sums[1][e];
+  for (int e = 0; e < 4; ++e) s[e] = (sums[0][e] + sums[1][e]) + (sums[2][e] + sums[3][e]);
 }
 
 template <class Shape>

@@ -1,4 +1,4 @@
-// Adds up the pieces of queries whose keys several CTAs saw, in the order of the keys.
+// Adds up the pieces of queries whose keys several CTAs saw, always in the same order.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
@@ -8,66 +8,62 @@
 namespace hyla::attention::decode {
 
 inline constexpr int kCombineRows = 8;  // along y of the grid
+inline constexpr int kCombineThreads = 256;
 
-// Grid: (CTAs of the decode kernel, kCombineRows); a lane has two columns, a CTA all of a row.
+// Grid: (CTAs of the decode kernel, kCombineRows). A thread has four columns; slices of a CTA take pieces in turns.
 template <class Shape>
-__global__ void __launch_bounds__(Shape::D / 2)
+__global__ void __launch_bounds__(kCombineThreads)
     attention_combine(const __grid_constant__ Arguments a) {
-  constexpr int kBatch = 8;
+  constexpr int kLanes = Shape::D / 4, kSlices = kCombineThreads / kLanes;
+  __shared__ float4 values[kSlices][kLanes];
+  __shared__ float sums[kSlices];
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
-  const int cta = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) & 31;
+  const int cta = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int4 owner = __ldcg(a.pieces.owners + cta * 2);
   const int pieces = __ldcg(a.pieces.owners + cta * 2 + 1).x;
+  if (pieces == 0) return;
   // The first piece is this CTA's last, the others are the first of the CTAs that follow.
-  const auto slot = [&](int piece) { return piece == 0 ? cta * 2 + 1 : (cta + piece) * 2; };
-  const int column = static_cast<int>(threadIdx.x) * 2;
+  const auto place = [&](int piece, int row) {
+    return (piece == 0 ? cta * 2 + 1 : (cta + piece) * 2) * Shape::kRows + row;
+  };
+  const int slice = thread / kLanes, column = thread % kLanes * 4;
 #pragma unroll 1
   for (int row = static_cast<int>(blockIdx.y); row < Shape::kRows; row += kCombineRows) {
-    const QueryRow query =
-        query_row<Shape>(a, owner.x, owner.y, owner.z, pieces > 0 ? owner.w : 0, row);
+    const QueryRow query = query_row<Shape>(a, owner.x, owner.y, owner.z, owner.w, row);
     if (query.token < 0) continue;
-    const auto sums_of = [&](int piece) {
-      return piece < pieces ? __ldcg(a.pieces.sums + slot(piece) * Shape::kRows + row)
-                            : make_float2(-INFINITY, 0);
-    };
-    const auto load = [&](float2(&y)[kBatch], int first) {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        y[i] = make_float2(0, 0);
-        if (first + i < pieces) {
-          y[i] = __ldcg(reinterpret_cast<const float2*>(
-              a.pieces.values + (slot(first + i) * Shape::kRows + row) * Shape::D + column));
-        }
-      }
-    };
-    float2 y[kBatch], after[kBatch];
-    load(y, 0);
-    float2 own = sums_of(lane);
     Softmax all;
-    all.top = own.x;
-    for (int piece = lane + 32; piece < pieces; piece += 32) {
-      all.top = fmaxf(all.top, sums_of(piece).x);
+    for (int piece = thread & 31; piece < pieces; piece += 32) {
+      all.top = fmaxf(all.top, __ldcg(a.pieces.sums + place(piece, row)).x);
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) {
       all.top = fmaxf(all.top, __shfl_xor_sync(device::kFullWarp, all.top, step));
     }
-    float x[2] = {};
-#pragma unroll 1
-    for (int first = 0; first < pieces; first += kBatch) {
-      load(after, first + kBatch);
-      if (first > 0 && first % 32 == 0) own = sums_of(first + lane);
-      const float share = weight(own.x, all.top), sum = own.y * share;
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const float w = __shfl_sync(device::kFullWarp, share, first + i);
-        x[0] += w * y[i].x, x[1] += w * y[i].y;
-        all.sum += __shfl_sync(device::kFullWarp, sum, first + i);
-        y[i] = after[i];
-      }
+    float x[4] = {};
+#pragma unroll 4
+    for (int piece = slice; piece < pieces; piece += kSlices) {
+      const int at = place(piece, row);
+      const float2 own = __ldcg(a.pieces.sums + at);
+      const float4 y =
+          __ldcg(reinterpret_cast<const float4*>(a.pieces.values + at * Shape::D + column));
+      const float factor = weight(own.x, all.top);
+      all.sum += factor * own.y;
+      x[0] += factor * y.x, x[1] += factor * y.y, x[2] += factor * y.z, x[3] += factor * y.w;
     }
-    write_out(a.out, query, all, column, x);
+    values[slice][thread % kLanes] = make_float4(x[0], x[1], x[2], x[3]);
+    if (column == 0) sums[slice] = all.sum;
+    __syncthreads();
+    if (slice == 0) {
+#pragma unroll
+      for (int other = 1; other < kSlices; ++other) {
+        const float4 y = values[other][thread];
+        x[0] += y.x, x[1] += y.y, x[2] += y.z, x[3] += y.w;
+        all.sum += sums[other];
+      }
+      write_out(a.out, query, all, column, x);
+    }
+    __syncthreads();
   }
 }
 

@@ -5,22 +5,27 @@
 namespace hyla::attention {
 namespace {
 
-decode::Plan plan_of(const RunProblem& problem) {
+decode::Plan plan_of(const RunProblem& problem, std::int64_t most_packed) {
   Context context;
   context.device = problem.queries.q.device;
-  return decode::make_plan(problem, device::multiprocessors(context));
+  return decode::make_plan(problem, most_packed, device::multiprocessors(context));
 }
 
 }  // namespace
 
 std::size_t decode_workspace_bytes(const RunProblem& problem) {
-  return decode::workspace_bytes(plan_of(problem));
+  return decode::workspace_bytes(plan_of(problem, decode::kAllRows));
 }
 
 void launch_decode(const RunProblem& problem, const Workspace& workspace, const Context& context) {
+  launch_decode_rows(problem, decode::kAllRows, workspace, context);
+}
+
+void launch_decode_rows(const RunProblem& problem, std::int64_t most_packed,
+                        const Workspace& workspace, const Context& context) {
   if (problem.queries.rows == 0 || problem.queries.q.shape[0] == 0) return;
-  const decode::Plan plan = plan_of(problem);
-  decode::Arguments arguments = decode::make_arguments(problem);
+  const decode::Plan plan = plan_of(problem, most_packed);
+  decode::Arguments arguments = decode::make_arguments(problem, most_packed);
   decode::set_workspace(arguments, plan, workspace.data);
   switch (problem.cache.k.dtype) {
     case DType::kBFloat16:

@@ -16,7 +16,7 @@ void launch_shape(const Arguments& arguments, const Plan& plan, const Context& c
   shape.shared_bytes = Shape::kSharedBytes;
   device::launch(attention_decode<Shape>, shape, arguments, context);
   shape.grid.y = kCombineRows;
-  shape.block = dim3(Shape::D / 2);
+  shape.block = dim3(kCombineThreads);
   shape.shared_bytes = 0;
   shape.programmatic = true;
   device::launch(attention_combine<Shape>, shape, arguments, context);

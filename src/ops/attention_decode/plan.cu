@@ -13,8 +13,6 @@
 namespace hyla::attention::decode {
 namespace {
 
-constexpr int kMostRows = 32;  // query rows of a CTA, of any plan
-
 int padded(std::int64_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
 
 std::size_t bytes(int ctas, std::int64_t rows, std::int64_t dim) {
@@ -134,7 +132,6 @@ QueryRows query_rows(const Queries& from) {
   q.heads = static_cast<int>(from.query_heads);
   q.group = static_cast<int>(from.query_heads / from.kv_heads);
   q.by_group = Divider(static_cast<std::uint32_t>(q.group));
-  q.most_packed = INT32_MAX;
   q.data = static_cast<const char*>(from.q.data);
   q.token_bytes = static_cast<int>(2 * from.q.strides[0]);
   q.head_bytes = static_cast<int>(2 * from.q.strides[1]);
@@ -228,24 +225,26 @@ const char* refuses(const RunProblem& problem, const Context& context) {
   return refuses_sizes(problem);
 }
 
-Plan make_plan(const RunProblem& problem, int multiprocessors) {
+Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multiprocessors) {
   const Queries& q = problem.queries;
   Plan plan;
   plan.dim = padded(std::max(q.head_dim, q.value_dim));
-  // Lengths are on the device; their mean is known here.
+  // Lengths are on the device; their mean is known here, unless long ones are someone else's.
   const std::int64_t rows = std::max<std::int64_t>(q.rows, 1);
-  const std::int64_t tokens = std::max<std::int64_t>((q.q.shape[0] + rows - 1) / rows, 1);
+  const std::int64_t mean = std::max<std::int64_t>((q.q.shape[0] + rows - 1) / rows, 1);
+  const std::int64_t tokens = most_packed < kAllRows ? 1 : mean;
   if (tokens * (q.query_heads / q.kv_heads) > kWarpRows) plan.sharing = 4;
   if (plan.dim == 128 && plan.sharing == 1 && q.kv_heads % 4 == 0) plan.heads = 4;
   plan.ctas = std::min(multiprocessors, kMaxCtas);
   return plan;
 }
 
-Arguments make_arguments(const RunProblem& problem) {
+Arguments make_arguments(const RunProblem& problem, std::int64_t most_packed) {
   const Queries& q = problem.queries;
   constexpr float kLog2E = 1.4426950408889634f;
   Arguments a;
   a.q = query_rows(q);
+  a.q.most_packed = static_cast<int>(std::min(most_packed, kAllRows));
   a.sight.causal = q.mask.causal;
   a.sight.window = static_cast<int>(std::min<std::int64_t>(q.mask.window, kMostTokens - 1));
   a.sight.chunk = static_cast<int>(std::min<std::int64_t>(q.mask.chunk, kMostTokens - 1));
@@ -261,7 +260,9 @@ std::size_t workspace_bytes(const Plan& plan) { return bytes(plan.ctas, plan.row
 std::size_t workspace_bound(const RunBounds& bounds, int multiprocessors) {
   const std::int64_t dim = std::max(bounds.head_dim, bounds.value_dim);
   if (dim > 256 || bounds.io == DType::kFloat32) return 0;
-  return bytes(std::min(multiprocessors, kMaxCtas), kMostRows, padded(dim));
+  const int ctas = std::min(multiprocessors, kMaxCtas), size = padded(dim);
+  // The most rows that a CTA of any plan has.
+  return bytes(ctas, 4 * kWarpRows, size);
 }
 
 void set_workspace(Arguments& a, const Plan& plan, void* memory) {

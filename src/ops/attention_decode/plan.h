@@ -17,9 +17,12 @@ struct Plan {
   int rows() const { return heads * sharing * kWarpRows; }
 };
 
+inline constexpr std::int64_t kAllRows = INT32_MAX;
+
 const char* refuses(const RunProblem& problem, const Context& context);
-Plan make_plan(const RunProblem& problem, int multiprocessors);
-Arguments make_arguments(const RunProblem& problem);
+// `most_packed`: only rows with at most so many packed query rows (q_len * Hq / Hk) are computed.
+Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multiprocessors);
+Arguments make_arguments(const RunProblem& problem, std::int64_t most_packed);
 
 // Of the pieces of a plan, and the most that any plan within the bounds needs.
 std::size_t workspace_bytes(const Plan& plan);

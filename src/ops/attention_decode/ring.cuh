@@ -36,12 +36,27 @@ class Ring {
         member_(member),
         lane_(static_cast<int>(threadIdx.x) & 31) {
     enter(0);
-    next_ = look_up();
+    // Nothing is in flight yet: several look-ups at once.
 #pragma unroll 1
-    for (int slot = 0; slot < Shape::kSlots; slot += 2) {
-      issue_keys(slot);
-      issue_values(slot + 1);
+    for (int slot = 0; slot < Shape::kSlots; slot += 2 * kAhead) {
+      LanePlace places[kAhead];
+      int heads[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        places[i] = look_up();
+        heads[i] = next_head_;
+        advance();
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        current_ = places[i];
+        current_head_ = heads[i];
+        complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
+        issue_current_keys(slot + 2 * i);
+        issue_values(slot + 2 * i + 1);
+      }
     }
+    next_ = look_up();
   }
 
   // Until the oldest tile is there.
@@ -69,6 +84,8 @@ class Ring {
  private:
   static constexpr int kLanesPerRow = Shape::kRowBytes / 16, kRowsAtOnce = 32 / kLanesPerRow;
   static constexpr int kOwnRows = kUnit / Shape::kSharing;  // rows that this warp copies
+  static constexpr int kAhead = 3;
+  static_assert(Shape::kSlots % (2 * kAhead) == 0);
   static constexpr int kSteps = kOwnRows / kRowsAtOnce > 0 ? kOwnRows / kRowsAtOnce : 1;
 
   __device__ __forceinline__ void meet() const {
@@ -121,15 +138,23 @@ class Ring {
     return place;
   }
 
+  __device__ __forceinline__ void advance() {
+    if (at_ >= count_) return;
+    key_ += Shape::kParts * kUnit;
+    if (key_ >= end_) enter(at_ + 1);
+  }
+
   __device__ __forceinline__ void issue_keys(int slot) {
     current_ = next_;
     current_head_ = next_head_;
     if (current_head_ >= 0) {
-      key_ += Shape::kParts * kUnit;
-      if (key_ >= end_) enter(at_ + 1);
+      advance();
       next_ = look_up();
       complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
     }
+    issue_current_keys(slot);
+  }
+  __device__ __forceinline__ void issue_current_keys(int slot) {
     issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_chunks, a_.k_scales);
   }
   __device__ __forceinline__ void issue_values(int slot) {
