@@ -1,4 +1,5 @@
-# Every file under examples/ is a program of its own against the public library, and a test.
+# Every file under examples/ is a program of its own against the public library, and a test. Those
+# in CUDA are built where the kernels are, and say so where they find no GPU.
 
 set(hyla_example_patterns "${PROJECT_SOURCE_DIR}/examples/*.cpp"
                           "${PROJECT_SOURCE_DIR}/examples/*.c")

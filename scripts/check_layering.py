@@ -19,7 +19,7 @@ LAYERS = ["core", "problem", "reference", "cpu", "arch", "device", "ops", "capi"
 CODE = {".c", ".cpp", ".cu", ".cuh", ".h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_HEADER = re.compile(r"cuda")
-CUDA_ALLOWED = re.compile(r"^(kv_operand\w*|recurrence_kernel)\.h$")
+CUDA_ALLOWED = re.compile(r"^(kv_operand\w*|recurrence_kernel(_device)?)\.h$")
 # Public headers that are compiled into a user's kernel, and the sources behind them (hyla::kernels).
 KERNELS = {"attention_prefill.h": "ops/attention_prefill/"}
 DLPACK = "dlpack/dlpack.h"  # dlpack_abi.h takes the real header where there is one

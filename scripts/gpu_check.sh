@@ -45,7 +45,7 @@ fi
 
 # The most unfriendly tensors once more under the memory and race checkers. racecheck does not follow
 # hand-overs through mbarriers and barriers of some warps, by which prefill and attention work, and
-# calls every one of them a race; their tests compare bits between runs.
+# reports them as races; their tests compare bits between runs.
 if [ "$failed" = 0 ] && command -v compute-sanitizer >/dev/null 2>&1; then
   tools=(memcheck racecheck)
   filters=('*Hostile*:*Captured*' '*Hostile*:*Captured*-GpuPrefill*:GpuAttention*')

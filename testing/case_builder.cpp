@@ -25,6 +25,7 @@ void shuffle(std::vector<T>& values, const Random& random) {
 CaseBuilder::CaseBuilder(const ProblemSpec& spec, const CaseOptions& options)
     : spec_(spec), options_(options) {
   call_.context.threads = static_cast<int>(spec.threads);
+  call_.context.programmatic_launch = spec.pdl;
 }
 
 Buffer& CaseBuilder::add(const std::string& name, DType dtype, std::vector<std::int64_t> shape) {

@@ -1,6 +1,7 @@
 #include "testing/device_call.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "testing/device_memory.h"
 
@@ -8,23 +9,41 @@ namespace hyla::testing {
 
 void DeviceCall::Free::operator()(void* memory) const { cuda::release(memory); }
 
-DeviceCall::DeviceCall(const Call& host, int device)
+std::size_t DeviceCall::buffer_index(const TensorView& view) const {
+  return static_cast<std::size_t>(&host_.buffer_of(view) - host_.buffers.data());
+}
+
+DeviceCall::DeviceCall(const Call& host, const DeviceOptions& options)
     : host_(host), params_(host.params), context_(host.context) {
-  context_.device = Device::cuda(device);
+  context_.device = Device::cuda(options.device);
   context_.stream = cuda::stream();
-  for (const Buffer& buffer : host.buffers) {
-    buffers_.emplace_back(cuda::allocate(buffer.memory().size()));
+  std::vector<std::size_t> front(host.buffers.size(), 0);
+  std::visit(
+      [&](const auto& p) {
+        if constexpr (requires { p.state; }) {
+          if (!p.state.present() || options.far_slots == 0) return;
+          front[buffer_index(p.state)] =
+              static_cast<std::size_t>(options.far_slots * p.state.strides[0]) *
+              size_of(p.state.dtype);
+        }
+      },
+      host.params);
+  for (std::size_t i = 0; i < host.buffers.size(); ++i) {
+    buffers_.push_back(
+        {Memory(cuda::allocate(front[i] + host.buffers[i].memory().size())), front[i]});
+    if (front[i] > 0) cuda::fill(buffers_.back().memory.get(), 0xff, front[i]);  // NaN
   }
   upload(host);
   std::visit(
       [&](auto& p) {
         for_each_tensor(p, [&](const char*, TensorView& view, Access) {
           if (!view.present()) return;
-          const Buffer& buffer = host_.buffer_of(view);
-          const auto index = static_cast<std::size_t>(&buffer - host_.buffers.data());
+          const std::size_t index = buffer_index(view);
           const std::ptrdiff_t bytes =
-              static_cast<const std::byte*>(view.data) - buffer.memory().data();
-          view.data = static_cast<std::byte*>(buffers_[index].get()) + bytes;
+              static_cast<const std::byte*>(view.data) - host_.buffers[index].memory().data();
+          // A far pool begins at the first slot in front.
+          view.data = buffers_[index].copy() + bytes - buffers_[index].front;
+          if (buffers_[index].front > 0) view.shape[0] += options.far_slots;
           view.device = context_.device;
         });
       },
@@ -44,7 +63,7 @@ void DeviceCall::launch(const std::string& impl) const {
 void DeviceCall::upload(const Call& other) const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     const std::span<const std::byte> memory = other.buffers[i].memory();
-    cuda::upload(buffers_[i].get(), memory.data(), memory.size());
+    cuda::upload(buffers_[i].copy(), memory.data(), memory.size());
   }
 }
 
@@ -53,7 +72,7 @@ Call DeviceCall::result() const {
   Call result = host_;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     const std::span<std::byte> memory = result.buffers[i].memory();
-    cuda::download(memory.data(), buffers_[i].get(), memory.size());
+    cuda::download(memory.data(), buffers_[i].copy(), memory.size());
   }
   return result;
 }
@@ -73,6 +92,29 @@ double device_call_us(const Call& host, const std::string& impl, double seconds)
       },
       seconds);
   return us / static_cast<double>(copies);
+}
+
+double device_call_host_us(const Call& host, const std::string& impl) {
+  // Few enough to fit the driver's queue: a launch into a full one waits for the device.
+  constexpr int kMostBatches = 41, kCalls = 64;
+  constexpr double kSeconds = 0.05;
+  using Clock = std::chrono::steady_clock;
+  const DeviceCall call(host);
+  call.launch(impl);
+  cuda::synchronize();
+  std::vector<double> times;
+  const auto started = Clock::now();
+  while (times.size() < kMostBatches) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < kCalls; ++i) call.launch(impl);
+    const auto end = Clock::now();
+    cuda::synchronize();
+    times.push_back(std::chrono::duration<double, std::micro>(end - begin).count() / kCalls);
+    if (std::chrono::duration<double>(end - started).count() >= kSeconds) break;
+  }
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 }  // namespace hyla::testing

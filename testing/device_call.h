@@ -10,10 +10,19 @@
 
 namespace hyla::testing {
 
+struct DeviceOptions {
+  int device = 0;
+  // Slots in front of the pool `state`, which grows by as many: slot s of the host's pool is slot
+  // far_slots + s here. They hold poison, and indices are the caller's to move.
+  std::int64_t far_slots = 0;
+};
+
 class DeviceCall {
  public:
-  explicit DeviceCall(const Call& host, int device = 0);
+  explicit DeviceCall(const Call& host, const DeviceOptions& options = {});
 
+  const Params& params() const { return params_; }
+  const Context& context() const { return context_; }
   std::vector<Candidate> explain() const;
   // Launches it; nothing has happened before cuda::synchronize().
   void launch(const std::string& impl) const;
@@ -27,11 +36,18 @@ class DeviceCall {
     void operator()(void* memory) const;
   };
   using Memory = std::unique_ptr<void, Free>;
+  struct DeviceBuffer {
+    Memory memory;
+    std::size_t front;  // bytes before the copy of the host's memory
+
+    std::byte* copy() const { return static_cast<std::byte*>(memory.get()) + front; }
+  };
+  std::size_t buffer_index(const TensorView& view) const;
 
   const Call& host_;
   Params params_;
   Context context_;
-  std::vector<Memory> buffers_;
+  std::vector<DeviceBuffer> buffers_;
   Memory workspace_;
   std::size_t workspace_bytes_ = 0;
 };
@@ -39,5 +55,9 @@ class DeviceCall {
 // Microseconds of one call in a CUDA graph, over as many copies of it as it takes to find nothing
 // in the cache.
 double device_call_us(const Call& host, const std::string& impl, double seconds);
+
+// Microseconds of the host for one call: validation, choice of the implementation and launch,
+// without waiting for the device.
+double device_call_host_us(const Call& host, const std::string& impl);
 
 }  // namespace hyla::testing

@@ -15,6 +15,7 @@ void* allocate(std::size_t) { missing(); }
 void release(void*) {}
 void upload(void*, const void*, std::size_t) { missing(); }
 void download(void*, const void*, std::size_t) { missing(); }
+void fill(void*, int, std::size_t) { missing(); }
 Stream stream() { missing(); }
 void synchronize() { missing(); }
 std::size_t free_bytes() { missing(); }

@@ -13,6 +13,7 @@ void* allocate(std::size_t bytes);
 void release(void* memory);
 void upload(void* to, const void* from, std::size_t bytes);
 void download(void* to, const void* from, std::size_t bytes);
+void fill(void* memory, int byte, std::size_t bytes);
 Stream stream();  // one for all calls of the process
 void synchronize();
 std::size_t free_bytes();

@@ -31,7 +31,7 @@ cudaStream_t the_stream() {
 constexpr std::size_t kColdBytes = std::size_t{512} << 20;  // several times any L2
 
 // Numbers that are neither zero nor alike: constant data can run faster than real data.
-__global__ void fill(float* data, std::size_t n) {
+__global__ void fill_numbers(float* data, std::size_t n) {
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
        i += step) {
@@ -132,6 +132,11 @@ void download(void* to, const void* from, std::size_t bytes) {
   check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "a copy from the device");
 }
 
+void fill(void* memory, int byte, std::size_t bytes) {
+  check(cudaMemset(memory, byte, bytes), "a fill");
+  check(cudaDeviceSynchronize(), "a fill");
+}
+
 Stream stream() { return Stream::cuda(the_stream()); }
 
 void synchronize() { check(cudaStreamSynchronize(the_stream()), "a kernel"); }
@@ -202,7 +207,7 @@ double fastest_us(std::span<const Streamer> streamers, double bytes, double seco
   const std::unique_ptr<void, decltype(&release)> memory(allocate(copies * n * sizeof(float4)),
                                                          release);
   auto* data = static_cast<float4*>(memory.get());
-  fill<<<1024, 256, 0, the_stream()>>>(reinterpret_cast<float*>(data), copies * n * 4);
+  fill_numbers<<<1024, 256, 0, the_stream()>>>(reinterpret_cast<float*>(data), copies * n * 4);
   check(cudaGetLastError(), "the limit's data");
   double best = 0;
   for (const Streamer& streamer : streamers) {

@@ -247,6 +247,10 @@ constexpr Key kKeys[] = {
                                             "size of the state pool; 0: as many as the rows need"),
     choice<&S::mode, kModes>("mode", kMtp, "which states are written"),
     integer<&S::width, Range{2, 4}>("width", kConv, "taps of the convolution"),
+    integer<&S::drafts, Range{0, 1024}>("drafts", kConv,
+                                        "window columns for drafts, read at an offset; 0: rolling"),
+    choice<&S::channels_last, kSwitch>("channels_last", kConv,
+                                       "windows [slots, L, C] instead of [slots, C, L]"),
     choice<&S::mask, kMasks>("mask", kAttention, "which keys a query sees"),
     integer<&S::window, kTokenRange>("window", kAttention, "size of the window or chunk"),
     choice<&S::rope, kRopes>("rope", kAppend, "which values of a key are rotated together"),
@@ -258,6 +262,7 @@ constexpr Key kKeys[] = {
      [](const S& spec) { return spec.impl; }, check_impl},
     integer<&S::threads, Range{0, kMaxThreads}>("threads", kAny,
                                                 "CPU threads; 0: as many as the machine has"),
+    choice<&S::pdl, kSwitch>("pdl", kAny, "GPU: programmatic dependent launch"),
     integer<&S::seed, Range{0, INT64_MAX}>("seed", kAny, "of the random inputs"),
 };
 
@@ -296,6 +301,16 @@ void check_gdn_heads(const ProblemSpec& spec) {
   if (spec.hk != spec.hq) fail("hk", "hq = " + std::to_string(spec.hq), std::to_string(spec.hk));
   if (!gva) {
     fail("hv", "a multiple of hq = " + std::to_string(spec.hq), std::to_string(spec.hv));
+  }
+}
+
+// The inputs of all tokens of a row but the first stay in columns beyond the window.
+void check_drafts(const ProblemSpec& spec) {
+  int64_t longest = 0;
+  for (int64_t length : row_lengths(spec)) longest = std::max(longest, length);
+  if (spec.drafts < longest - 1) {
+    fail("drafts", "at least " + std::to_string(longest - 1) + " for the longest row, or 0",
+         std::to_string(spec.drafts));
   }
 }
 
@@ -469,6 +484,7 @@ void check_problem(const ProblemSpec& spec) {
     fail("t", "at most " + std::to_string(kMaxTokens) + " tokens in all", std::to_string(spec.t));
   }
   if ((only(spec.operation) & kGdn) != 0) check_gdn_heads(spec);
+  if (spec.operation == Operation::kConvUpdate && spec.drafts != 0) check_drafts(spec);
   if ((only(spec.operation) & kCaches) != 0) check_attention(spec);
   const auto rows = static_cast<int64_t>(row_lengths(spec).size());
   if (spec.slots != 0 && spec.slots < rows) {

@@ -55,7 +55,9 @@ struct ProblemSpec {
   bool norm = true;        // L2 norm of q and k
   std::int64_t slots = 0;  // pool size; 0: as many as the rows need
   Mode mode = Mode::kFinal;
-  std::int64_t width = 4;  // taps of a convolution
+  std::int64_t width = 4;      // taps of a convolution
+  std::int64_t drafts = 0;     // conv: columns beyond the window, read at an offset; 0: rolling
+  bool channels_last = false;  // conv: windows [slots, L, C] instead of [slots, C, L]
   Mask mask = Mask::kCausal;
   std::int64_t window = 0;  // of mask = window or chunked
   Rope rope = Rope::kNone;
@@ -63,6 +65,7 @@ struct ProblemSpec {
   Device::Kind device = Device::Kind::kCpu;
   std::string impl;  // empty: the best
   std::int64_t threads = 0;
+  bool pdl = false;  // programmatic dependent launch
   std::int64_t seed = 0;
 
   bool operator==(const ProblemSpec&) const = default;

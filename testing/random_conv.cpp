@@ -9,37 +9,83 @@ namespace {
 // What a GDN layer convolves: its q, k and v channels.
 std::int64_t channels(const ProblemSpec& spec) { return 2 * spec.hq * spec.k + spec.hv * spec.v; }
 
+constexpr std::int64_t kCheckpoints = 3;  // of a row, at the most
+
+// The columns of a row beyond its window, and how they are used.
+struct Columns {
+  std::int64_t spare = 0;
+  bool at_offset = false;
+};
+
+// `extra`: slots behind those of the rows, which nobody reads.
+TensorView window_pool(CaseBuilder& builder, const Rows& rows, const Columns& columns,
+                       std::int64_t extra) {
+  const ProblemSpec& spec = builder.spec();
+  const std::int64_t C = channels(spec), L = spec.width - 1 + columns.spare;
+  const bool channels_last = spec.channels_last || (builder.options().packed &&
+                                                    builder.random("pool order").chance(0, 0.5));
+  const std::int64_t slots = rows.pool + extra;
+  TensorView pool = channels_last
+                        ? builder.normal("state", spec.state, {slots, L, C}, 0, 1).swap(1, 2)
+                        : builder.normal("state", spec.state, {slots, C, L}, 0, 1);
+  builder.poison_slots(pool, rows);
+  if (extra > 0) poison(pool.slice(0, rows.pool, extra));
+  return pool;
+}
+
 template <class Params>
 void set_common(CaseBuilder& builder, Params& p, const Rows& rows, std::vector<std::int64_t> shape,
-                std::int64_t columns) {
+                const Columns& columns, std::int64_t extra_slots) {
   const ProblemSpec& spec = builder.spec();
   const std::int64_t C = channels(spec);
   p.x = builder.normal("x", spec.io, shape, 0, 1);
   p.out = builder.output("out", spec.io, shape);
   p.weight = builder.normal("weight", spec.io, {C, spec.width}, 0, 0.5);
   if (builder.options().extras) p.bias = builder.normal("bias", spec.io, {C}, 0, 0.5);
-  p.state = builder.normal("state", spec.state, {rows.pool, C, columns}, 0, 1);
-  builder.poison_slots(p.state, rows);
+  p.state = window_pool(builder, rows, columns, extra_slots);
   builder.set_slots(p, rows);
-  if (builder.options().extras) {
+  if (columns.at_offset) {
     const Random draw = builder.random("window_offsets");
     std::vector<std::int64_t> offsets;
     for (std::int64_t row = 0; row < rows.count(); ++row) {
-      offsets.push_back(draw.below(row, columns - (spec.width - 1) + 1));
+      offsets.push_back(draw.below(row, columns.spare + 1));
     }
     p.window_offsets = builder.indices("window_offsets", offsets);
   }
+}
+
+// Up to kCheckpoints counts a row, into slots of their own behind those of the rows.
+void set_checkpoints(CaseBuilder& builder, conv::PrefillParams& p, const Rows& rows) {
+  const Random draw = builder.random("checkpoints");
+  std::vector<std::int64_t> offsets, slots;
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    std::int64_t tokens = draw.below(2 * row, 4);
+    for (std::int64_t i = 0; i < kCheckpoints; ++i) {
+      const std::int64_t at = row * kCheckpoints + i;
+      const bool inside = tokens <= rows.lengths[static_cast<std::size_t>(row)];
+      offsets.push_back(inside ? tokens : -1);
+      slots.push_back(draw.chance(at + (1 << 20), 0.2) ? rows.first_slot - 1 : rows.pool + at);
+      tokens += 1 + draw.below(at + (1 << 21), 40);
+    }
+  }
+  const std::vector<std::int64_t> shape{rows.count(), kCheckpoints};
+  p.checkpoint_offsets = builder.indices("checkpoint_offsets", offsets, shape);
+  p.checkpoint_slots = builder.indices("checkpoint_slots", slots, shape);
 }
 
 }  // namespace
 
 Call random_conv_prefill(CaseBuilder builder) {
   const ProblemSpec spec = builder.spec();
-  const std::int64_t spare = builder.options().extras || builder.options().gaps ? 2 : 0;
+  const bool extras = builder.options().extras;
+  Columns columns{spec.drafts, spec.drafts > 0};
+  if (columns.spare == 0 && (extras || builder.options().gaps)) columns = {2, extras};
   conv::PrefillParams p;
   const Rows rows = builder.rows(row_lengths(spec), true);
-  set_common(builder, p, rows, {rows.total, channels(spec)}, spec.width - 1 + spare);
+  set_common(builder, p, rows, {rows.total, channels(spec)}, columns,
+             extras ? rows.count() * kCheckpoints : 0);
   builder.set_sequences(p, rows);
+  if (extras) set_checkpoints(builder, p, rows);
   if (builder.options().fresh_rows) p.has_initial_state = builder.fresh_rows(p.state, rows);
   builder.poison_tokens(p.x, rows, true);
   return std::move(builder).finish(p);
@@ -47,7 +93,7 @@ Call random_conv_prefill(CaseBuilder builder) {
 
 Call random_conv_update(CaseBuilder builder) {
   const ProblemSpec spec = builder.spec();
-  const bool ragged = !spec.lens.empty();
+  const bool ragged = !spec.lens.empty(), extras = builder.options().extras;
   conv::UpdateParams p;
   const Rows rows = builder.rows(row_lengths(spec), ragged);
   std::int64_t longest = 1;
@@ -55,8 +101,19 @@ Call random_conv_update(CaseBuilder builder) {
   std::vector<std::int64_t> shape{spec.b, spec.t, channels(spec)};
   if (ragged) shape = {rows.total, channels(spec)};
   if (!ragged && spec.t == 1) shape = {spec.b, channels(spec)};
-  const std::int64_t columns = builder.options().extras ? spec.width - 1 + longest : spec.width - 1;
-  set_common(builder, p, rows, shape, columns);
+  const Random draw = builder.random("commit_lengths");
+  const bool commits = extras && spec.drafts == 0 && draw.chance(-1, 0.4);
+  Columns columns{spec.drafts, spec.drafts > 0};
+  if (extras && spec.drafts == 0) columns = {longest, !commits};
+  if (commits) columns.spare = draw.below(-2, 3);
+  set_common(builder, p, rows, shape, columns, 0);
+  if (commits) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t row = 0; row < rows.count(); ++row) {
+      lengths.push_back(draw.below(row, rows.lengths[static_cast<std::size_t>(row)] + 1));
+    }
+    p.commit_lengths = builder.indices("commit_lengths", lengths);
+  }
   if (ragged) builder.set_sequences(p, rows);
   builder.poison_tokens(p.x, rows, ragged);
   return std::move(builder).finish(p);

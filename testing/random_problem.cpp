@@ -44,7 +44,7 @@ struct Sizes {
   }
   double conv() const {
     const std::int64_t channels = 2 * spec.hq * spec.k + spec.hv * spec.v;
-    return io(2 * channels) + pool(slots(), channels * spec.width);
+    return io(2 * channels) + pool(slots(), channels * (spec.width + spec.drafts));
   }
   double attention() const {
     double keys = 0;

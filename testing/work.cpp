@@ -41,10 +41,15 @@ Work gdn(const ProblemSpec& spec) {
 Work conv(const ProblemSpec& spec) {
   const auto channels = static_cast<double>(2 * spec.hq * spec.k + spec.hv * spec.v);
   const double values = static_cast<double>(total_tokens(spec)) * channels;
-  const double windows = static_cast<double>(row_lengths(spec).size()) * channels *
-                         static_cast<double>(spec.width - 1);
+  // Read: a window a row. Written: as much, and the drafts beyond their first.
+  double columns = 0;
+  for (std::int64_t length : row_lengths(spec)) {
+    const bool keeps_drafts = spec.operation == Operation::kConvUpdate && spec.drafts > 0;
+    columns += 2 * static_cast<double>(spec.width - 1);
+    if (keeps_drafts && length > 0) columns += static_cast<double>(length - 1);
+  }
   const auto taps = static_cast<double>(spec.width);
-  return {2 * values * bytes_of(spec.io) + 2 * windows * bytes_of(spec.state) +
+  return {2 * values * bytes_of(spec.io) + columns * channels * bytes_of(spec.state) +
               channels * taps * bytes_of(spec.io),
           values * (2 * taps + kSiluFlops), 0};
 }

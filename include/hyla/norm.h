@@ -11,7 +11,7 @@ enum class Activation { kSilu, kSigmoid };
 
 // out = x * rsqrt(mean(x^2) + eps) * weight * activation(z), the mean over the last dimension,
 // rounded once at the end. x, z and out may be strided with a contiguous last dimension, each in
-// its own way, and each has its own dtype.
+// its own way, and each has its own dtype. out may be x itself: the same memory, dtype and strides.
 struct GatedRmsParams {
   TensorView x;       // [rows, D] or [tokens, heads, D]; float32, bfloat16, float16
   TensorView z;       // shape of x; float32, bfloat16, float16

@@ -3,12 +3,18 @@
 // a slot pool updated in place, L2 norm of q and k (eps 1e-6), scale 1/sqrt(KEY_HEAD_DIM).
 // `gdn::recurrence` is the same operation with this library's own options.
 //
+// Two overloads have the document's name. The one here takes a context after the document's
+// arguments: it checks them and runs the library's own kernels on the context's device and stream.
+// Where nvcc compiles, the document's kernel itself is there too, with exactly its arguments, to be
+// launched by the caller (recurrence_kernel_device.h; examples/recurrence_kernel.cu launches both).
+//
 // Letters: nk key heads, nv value heads, KD = KEY_HEAD_DIM, VD = VALUE_HEAD_DIM.
 #ifndef HYLA_RECURRENCE_KERNEL_H_
 #define HYLA_RECURRENCE_KERNEL_H_
 
 #include <hyla/context.h>
 #include <hyla/export.h>
+#include <hyla/host_device.h>
 #include <hyla/tensor.h>
 
 #include <array>
@@ -45,7 +51,7 @@ template <DType dtype, int rank>
 struct TileTensor {
   using Element = typename detail::ElementOf<dtype>::type;
   Element* data = nullptr;
-  std::array<std::int64_t, rank> shape{};
+  std::int64_t shape[rank] = {};  // a plain array, which device code may index
 };
 
 namespace detail {
@@ -71,10 +77,23 @@ TensorView strided(const TileTensor<dtype, rank>& tensor,
   view.device = device;
   view.rank = rank;
   for (int d = 0; d < rank; ++d) {
-    view.shape[d] = tensor.shape[static_cast<std::size_t>(d)];
+    view.shape[d] = tensor.shape[d];
     view.strides[d] = strides[static_cast<std::size_t>(d)];
   }
   return view;
+}
+
+template <DType work_dtype, DType state_dtype, int KEY_HEAD_DIM, int VALUE_HEAD_DIM,
+          int RECURRENCE_BLOCK_SIZE>
+HYLA_HOST_DEVICE constexpr void check_recurrence_template() {
+  static_assert(work_dtype != DType::kUInt32 && state_dtype != DType::kUInt32,
+                "work_dtype and state_dtype: float32, bfloat16 or float16");
+  static_assert(KEY_HEAD_DIM % 8 == 0 && KEY_HEAD_DIM >= 8 && KEY_HEAD_DIM <= 256,
+                "KEY_HEAD_DIM: a multiple of 8 up to 256");
+  static_assert(VALUE_HEAD_DIM % 8 == 0 && VALUE_HEAD_DIM >= 8 && VALUE_HEAD_DIM <= 256,
+                "VALUE_HEAD_DIM: a multiple of 8 up to 256");
+  static_assert(RECURRENCE_BLOCK_SIZE >= 1 && RECURRENCE_BLOCK_SIZE <= 1024,
+                "RECURRENCE_BLOCK_SIZE: 1 to 1024 threads");
 }
 
 }  // namespace detail
@@ -105,14 +124,8 @@ void gated_delta_recurrence_fwd_gpu(
     std::uint32_t recurrent_state_key_dim_stride, std::uint32_t recurrent_state_value_dim_stride,
     std::uint32_t recurrence_output_seqlen_stride, std::uint32_t recurrence_output_valuedim_stride,
     const Context& context) {
-  static_assert(work_dtype != DType::kUInt32 && state_dtype != DType::kUInt32,
-                "work_dtype and state_dtype: float32, bfloat16 or float16");
-  static_assert(KEY_HEAD_DIM % 8 == 0 && KEY_HEAD_DIM >= 8 && KEY_HEAD_DIM <= 256,
-                "KEY_HEAD_DIM: a multiple of 8 up to 256");
-  static_assert(VALUE_HEAD_DIM % 8 == 0 && VALUE_HEAD_DIM >= 8 && VALUE_HEAD_DIM <= 256,
-                "VALUE_HEAD_DIM: a multiple of 8 up to 256");
-  static_assert(RECURRENCE_BLOCK_SIZE >= 1 && RECURRENCE_BLOCK_SIZE <= 1024,
-                "RECURRENCE_BLOCK_SIZE: 1 to 1024 threads");
+  detail::check_recurrence_template<work_dtype, state_dtype, KEY_HEAD_DIM, VALUE_HEAD_DIM,
+                                    RECURRENCE_BLOCK_SIZE>();
   const Device device = context.device;
   detail::gated_delta_recurrence_fwd(
       {
@@ -148,5 +161,9 @@ void gated_delta_recurrence_fwd_gpu(
 }
 
 }  // namespace hyla::gdn
+
+#ifdef __CUDACC__
+#include <hyla/recurrence_kernel_device.h>
+#endif
 
 #endif  // HYLA_RECURRENCE_KERNEL_H_

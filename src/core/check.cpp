@@ -20,42 +20,45 @@ std::string names(DTypes dtypes) {
   return result;
 }
 
-std::string_view next_word(std::string_view& pattern) {
-  const std::size_t end = pattern.find(' ');
-  const std::string_view word = pattern.substr(0, end);
-  pattern = end == std::string_view::npos ? std::string_view() : pattern.substr(end + 1);
-  return word;
-}
-
 // A word of a pattern taken apart: [>=] letter-or-number [+1].
 struct Word {
   std::string_view letter;
-  bool at_least = false;
-  std::int64_t plus = 0;
+  bool at_least = false, is_number = true;
+  std::int64_t plus = 0, number = 0;
 };
 
-Word parse(std::string_view word) {
-  Word result;
-  if (word.starts_with(">=")) {
-    result.at_least = true;
-    word.remove_prefix(2);
+// Takes the first word off a pattern. Character by character: a call of a dozen tensors reads three
+// dozen words, and its whole time on the host is a few microseconds.
+Word next_word(std::string_view& pattern) {
+  Word word;
+  const char *begin = pattern.data(), *const end = begin + pattern.size();
+  if (end - begin > 2 && begin[0] == '>' && begin[1] == '=') {
+    word.at_least = true;
+    begin += 2;
   }
-  if (word.ends_with("+1")) {
-    result.plus = 1;
-    word.remove_suffix(2);
+  const char* at = begin;
+  for (; at != end && *at != ' '; ++at) {
+    if (*at == '+' && end - at >= 2 && at[1] == '1' && (end - at == 2 || at[2] == ' ')) {
+      word.plus = 1;
+      break;
+    }
+    const bool digit = *at >= '0' && *at <= '9';
+    word.is_number = word.is_number && digit;
+    if (digit) word.number = word.number * 10 + (*at - '0');
   }
-  result.letter = word;
-  return result;
+  word.letter = {begin, static_cast<std::size_t>(at - begin)};
+  at += 2 * word.plus;
+  pattern = at == end ? std::string_view()
+                      : std::string_view(at + 1, static_cast<std::size_t>(end - at - 1));
+  return word;
 }
 
-bool is_number(std::string_view letter) {
-  return letter.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-std::int64_t number(std::string_view letter) {
-  std::int64_t value = 0;
-  for (char c : letter) value = value * 10 + (c - '0');
-  return value;
+bool same(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
 }
 
 // Offset in bytes of the last element plus one element; false on overflow.
@@ -108,8 +111,8 @@ void fail(std::string_view argument, std::string_view expected, std::string_view
 
 const Shapes::Letter* Shapes::find(std::string_view letter) const {
   for (int i = 0; i < count_; ++i) {
-    if (letters_[static_cast<std::size_t>(i)].name == letter)
-      return &letters_[static_cast<std::size_t>(i)];
+    const Letter& known = letters_[static_cast<std::size_t>(i)];
+    if (same(known.name, letter)) return &known;
   }
   return nullptr;
 }
@@ -128,9 +131,11 @@ std::int64_t Shapes::operator[](std::string_view letter) const {
 std::string Shapes::expectation(std::string_view pattern) const {
   std::string shape, known;
   while (!pattern.empty()) {
-    const std::string_view word = next_word(pattern);
-    shape += (shape.empty() ? "" : ", ") + std::string(word);
-    const Letter* found = find(parse(word).letter);
+    const char* begin = pattern.data();
+    const Word word = next_word(pattern);
+    const char* end = word.letter.data() + word.letter.size() + 2 * word.plus;
+    shape += (shape.empty() ? "" : ", ") + std::string(begin, end);
+    const Letter* found = find(word.letter);
     if (found != nullptr) {
       known +=
           (known.empty() ? " with " : ", ") + std::string(found->name) + " = " + text(found->size);
@@ -140,35 +145,34 @@ std::string Shapes::expectation(std::string_view pattern) const {
 }
 
 void Shapes::match(std::string_view argument, const TensorView& view, std::string_view pattern) {
-  bool good = true;
-  int d = 0;
-  std::string_view rest = pattern;
-  while (!rest.empty()) {
-    const Word word = parse(next_word(rest));
-    if (d >= view.rank) {
-      good = false;
-      break;
+  const auto refuse = [&] { fail(argument, expectation(pattern), shape_text(view)); };
+  struct Fresh {
+    Word word;
+    std::int64_t size;
+  };
+  Fresh fresh[TensorView::kMaxRank];  // bound below, once the whole shape is known to match
+  int d = 0, fresh_count = 0;
+  for (std::string_view rest = pattern; !rest.empty(); ++d) {
+    const Word word = next_word(rest);
+    if (d >= view.rank) refuse();
+    const Letter* found = word.is_number ? nullptr : find(word.letter);
+    if (!word.is_number && found == nullptr) {
+      if (view.shape[d] < word.plus) refuse();
+      fresh[fresh_count++] = {word, view.shape[d] - word.plus};
+      continue;
     }
-    const std::int64_t size = view.shape[d++];
-    const Letter* found = is_number(word.letter) ? nullptr : find(word.letter);
-    if (!is_number(word.letter) && found == nullptr) {
-      if (size < word.plus) good = false;
-      continue;  // bound below, once the whole shape is known to match
-    }
-    const std::int64_t wanted = (found == nullptr ? number(word.letter) : found->size) + word.plus;
-    if (word.at_least ? size < wanted : size != wanted) good = false;
+    const std::int64_t wanted = (found == nullptr ? word.number : found->size) + word.plus;
+    if (word.at_least ? view.shape[d] < wanted : view.shape[d] != wanted) refuse();
   }
-  if (!good || d != view.rank) {
-    fail(argument, expectation(pattern), shape_text(view));
-  }
-  for (d = 0, rest = pattern; !rest.empty(); ++d) {
-    const Word word = parse(next_word(rest));
-    if (is_number(word.letter)) continue;
-    const Letter* found = find(word.letter);
-    if (found == nullptr) {
-      bind(word.letter, view.shape[d] - word.plus);
-    } else if (!word.at_least && view.shape[d] != found->size + word.plus) {
-      fail(argument, expectation(pattern), shape_text(view));  // a letter twice in one pattern
+  if (d != view.rank) refuse();
+  const int known = count_;
+  for (int i = 0; i < fresh_count; ++i) {
+    const Letter* twice = find(fresh[i].word.letter);
+    if (twice == nullptr) {
+      bind(fresh[i].word.letter, fresh[i].size);
+    } else if (!fresh[i].word.at_least && twice->size != fresh[i].size) {
+      count_ = known;
+      refuse();  // a letter twice in one pattern
     }
   }
 }

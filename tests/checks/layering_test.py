@@ -49,7 +49,8 @@ class Layering(unittest.TestCase):
             self.assertEqual(1, len(faults), header)
 
     def test_cuda_where_a_header_has_a_device_half(self):
-        for name in ["kv_operand.h", "kv_operand_paged.h", "recurrence_kernel.h"]:
+        for name in ["kv_operand.h", "kv_operand_paged.h", "recurrence_kernel.h",
+                     "recurrence_kernel_device.h"]:
             self.assertEqual([], self.faults(f"include/hyla/{name}", "#include <cuda_runtime.h>"))
 
     def test_the_real_dlpack_header_has_one_door(self):

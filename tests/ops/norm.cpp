@@ -130,6 +130,25 @@ TEST(GatedRms, AgreesWithAHypotenuse) {
   }
 }
 
+// The bits of a result that has memory of its own.
+TEST(GatedRms, OutMayBeX) {
+  for (std::uint64_t seed = 0; seed < 60 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Draw draw(seed);
+    Case test(draw);
+    Tensor& x = test.tensors.at("x");
+    const Sizes strides(x.view().strides, x.view().strides + x.view().rank);
+    Tensor apart(x.view().dtype, test.shape, strides);
+    test.params.out = apart.view();
+    norm::gated_rms(test.params);
+    test.params.out = x.view();
+    norm::gated_rms(test.params);
+    test.for_each([&](const std::array<std::int64_t, 3>& at) {
+      EXPECT_EQ(x.get(at[0], at[1], at[2]), apart.get(at[0], at[1], at[2]));
+    });
+  }
+}
+
 TEST(GatedRms, ClosedGatesGiveZeroAndOpenOnesStayFinite) {
   const std::vector<float> x = {1, 1, 1, 1}, weight(4, 1);
   const float inf = std::numeric_limits<float>::infinity();
@@ -189,7 +208,25 @@ TEST(GatedRmsValidation, Mistakes) {
           {"an unknown gate", "gate", [](C& c) { c.params.gate = static_cast<Activation>(9); }},
           {"an unknown implementation", "impl", [](C& c) { c.params.impl = "fastest"; }},
           {"a negative number of threads", "context.threads", [](C& c) { c.context.threads = -1; }},
-          {"out in place of x", "out", [](C& c) { c.params.out = c.params.x; }},
+          {"out one row behind x", "out",
+           [](C& c) {
+             c.params.x = c.params.x.slice(0, 0, 1);
+             c.params.z = c.params.z.slice(0, 0, 1);
+             c.params.out = c.params.x;
+             c.params.out.data = static_cast<char*>(c.params.x.data) + 2 * sizeof(bfloat16);
+           }},
+          {"out over x with another dtype", "out",
+           [](C& c) {
+             c.params.out = c.params.x;
+             c.params.out.dtype = DType::kFloat16;
+           }},
+          {"out over x in another order", "out",
+           [](C& c) {
+             c.params.out = c.params.x;
+             std::swap(c.params.out.strides[0], c.params.out.strides[1]);
+             c.params.out.strides[0] = 4;
+             c.params.out.strides[1] = 8;
+           }},
           {"out over z", "out", [](C& c) { c.params.out = c.params.z; }},
           {"out over the weights", "out", [](C& c) { c.params.weight.data = c.params.out.data; }},
       },

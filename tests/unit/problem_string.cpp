@@ -66,11 +66,16 @@ ProblemSpec random_spec(std::uint64_t seed) {
   }
   if (has("slots") && draw.below(2) == 0) spec.slots = 16 + draw.below(100);
   if (has("mode")) spec.mode = draw.pick({Mode::kFinal, Mode::kAll, Mode::kAccepted});
-  if (has("width")) spec.width = 2 + draw.below(3);
+  if (has("width")) {
+    spec.width = 2 + draw.below(3);
+    spec.drafts = draw.below(2) * 512;
+    spec.channels_last = draw.below(2) == 0;
+  }
   if (has("checkpoint")) spec.checkpoint = 64 * draw.below(4);
   spec.device = draw.pick({Device::Kind::kCpu, Device::Kind::kCuda});
   if (draw.below(2) == 0) spec.impl = draw.pick({"reference", "cpu_avx2", "x"});
   spec.threads = draw.below(9);
+  spec.pdl = draw.below(2) == 0;
   spec.seed = draw.below(1000);
   return spec;
 }
@@ -182,6 +187,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"gdn_decode:b=4,slots=3", "slots", "at least the 4 rows", "3"},
         Bad{"gdn_mtp:mode=last", "mode", "final, all, accepted", "last"},
         Bad{"conv_update:width=5", "width", "2 to 4", "5"},
+        Bad{"conv_update:t=6,drafts=4", "drafts", "at least 5", "4"},
+        Bad{"conv_update:drafts=1025", "drafts", "0 to 1024", "1025"},
+        Bad{"norm_gated_rms:pdl=2", "pdl", "0, 1", "2"},
         Bad{"gdn_prefill:checkpoint=100", "checkpoint", "a multiple of 64", "100"},
         Bad{"gdn_prefill:lens=", "lens", "8192x4", "''"},
         Bad{"gdn_prefill:lens=4+", "lens", "8192x4", "4+"},

@@ -32,6 +32,7 @@ struct Options {
 struct Result {
   std::string problem, implementation;
   double us = 0, limit_us = 0;
+  double host_us = 0;  // GPU: what the host spends on the call
   testing::Work work;
   std::vector<Peer> peers;
 
@@ -71,15 +72,17 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
   for (const Result& r : results) {
     nlohmann::json peers = nlohmann::json::array();
     for (const Peer& peer : r.peers) peers.push_back({{"name", peer.name}, {"us", peer.us}});
-    rows.push_back({{"problem", r.problem},
-                    {"impl", r.implementation},
-                    {"us", r.us},
-                    {"limit_us", r.limit_us},
-                    {"ratio", r.ratio()},
-                    {"bytes", r.work.bytes},
-                    {"flops", r.work.flops},
-                    {"matrix_flops", r.work.matrix_flops},
-                    {"peers", peers}});
+    nlohmann::json row = {{"problem", r.problem},
+                          {"impl", r.implementation},
+                          {"us", r.us},
+                          {"limit_us", r.limit_us},
+                          {"ratio", r.ratio()},
+                          {"bytes", r.work.bytes},
+                          {"flops", r.work.flops},
+                          {"matrix_flops", r.work.matrix_flops},
+                          {"peers", peers}};
+    if (r.host_us > 0) row["host_us"] = r.host_us;
+    rows.push_back(std::move(row));
   }
   return {{"hyla", version()},
           {"commit", build_commit()},
@@ -167,7 +170,9 @@ std::vector<Result> measure(const ProblemSpec& spec, const std::vector<Peer>& pe
   for (const std::string& name : choose_implementations(call, spec, options.all)) {
     const double us = call_us(spec, call, name, options.seconds);
     if (limit == 0) limit = limit_us(spec, work, options.seconds / 4);
-    results.push_back({testing::to_string(spec), name, us, limit, work, peers_of(peers, spec)});
+    const double host = on_gpu(spec) ? testing::device_call_host_us(call, name) : 0;
+    results.push_back(
+        {testing::to_string(spec), name, us, limit, host, work, peers_of(peers, spec)});
   }
   return results;
 }
@@ -207,6 +212,8 @@ int bench(const Options& options) {
     return on_gpu(spec) && testing::work_of(spec).matrix_flops > 0;
   });
   if (matrix) columns.push_back({"TFLOP/s", 10, true});
+  const bool gpu = std::any_of(specs.begin(), specs.end(), on_gpu);
+  if (gpu) columns.push_back({"host us", 8, true});
   if (!peers.empty()) columns.push_back({"best peer", 0, false});
   Table table(out, columns);
   Progress progress(specs.size());
@@ -225,6 +232,7 @@ int bench(const Options& options) {
                                         fmt::format("{:.2f}", r.work.bytes / r.us * 1e-3),
                                         fmt::format("{:.2f}", r.work.flops / r.us * 1e-3)};
       if (matrix) cells.push_back(matrix_share(r, on_gpu(spec), options.seconds / 4));
+      if (gpu) cells.push_back(fmt::format("{:.2f}", r.host_us));
       cells.push_back(best_peer(r));
       table.row(cells);
       results.push_back(r);
@@ -243,8 +251,9 @@ void add_bench(CLI::App& app) {
       "Time calls and compare with what the machine can do: the limit is an in-place update of\n"
       "the same bytes (attention decode on a GPU: reading them), or the same arithmetic (as "
       "matrix\n"
-      "products where the operation is made of them), measured in the same run on the same "
-      "threads");
+      "products where the operation is made of them), measured in the same run on the same\n"
+      "threads. On a GPU 'host us' is what the host spends on a call: validation, dispatch, "
+      "launch");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
       ->type_name("PROBLEM");

@@ -1,4 +1,4 @@
-// Host side of kernel_conv.cuh, for the tables of conv.prefill and conv.update.
+// Host side of the convolution kernels, for the tables of conv.prefill and conv.update.
 #pragma once
 
 #include <hyla/workspace.h>
@@ -7,8 +7,17 @@
 
 namespace hyla::conv {
 
-const char* conv_refuses(const Problem& problem, const Context& context);
-void launch_conv(const PrefillProblem& problem, const Workspace&, const Context& context);
-void launch_conv(const UpdateProblem& problem, const Workspace&, const Context& context);
+// kernel_step.cuh: an update of one token a row.
+const char* step_refuses(const UpdateProblem& problem, const Context& context);
+void launch_step(const UpdateProblem& problem, const Workspace&, const Context& context);
+
+// kernel_drafts.cuh: an update of a few tokens a row.
+const char* drafts_refuses(const UpdateProblem& problem, const Context& context);
+void launch_drafts(const UpdateProblem& problem, const Workspace&, const Context& context);
+
+// kernel_runs.cuh: everything.
+const char* runs_refuses(const Problem& problem, const Context& context);
+void launch_runs(const PrefillProblem& problem, const Workspace&, const Context& context);
+void launch_runs(const UpdateProblem& problem, const Workspace&, const Context& context);
 
 }  // namespace hyla::conv

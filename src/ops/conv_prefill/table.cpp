@@ -18,8 +18,8 @@ using Problem = conv::PrefillProblem;
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
     {"cuda", Device::Kind::kCuda,
-     [](const Problem& p, const Context& context) { return conv::conv_refuses(p, context); },
-     nullptr, conv::launch_conv},
+     [](const Problem& p, const Context& context) { return conv::runs_refuses(p, context); },
+     nullptr, conv::launch_runs},
 #endif
     {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512Bf16, Problem>,
      nullptr, cpu::convolution<cpu::Target::kAvx512Bf16, Problem>},

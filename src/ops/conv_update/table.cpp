@@ -17,9 +17,11 @@ using Problem = conv::UpdateProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
+    {"cuda_step", Device::Kind::kCuda, conv::step_refuses, nullptr, conv::launch_step},
+    {"cuda_drafts", Device::Kind::kCuda, conv::drafts_refuses, nullptr, conv::launch_drafts},
     {"cuda", Device::Kind::kCuda,
-     [](const Problem& p, const Context& context) { return conv::conv_refuses(p, context); },
-     nullptr, conv::launch_conv},
+     [](const Problem& p, const Context& context) { return conv::runs_refuses(p, context); },
+     nullptr, conv::launch_runs},
 #endif
     {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512Bf16, Problem>,
      nullptr, cpu::convolution<cpu::Target::kAvx512Bf16, Problem>},

@@ -1,4 +1,4 @@
-// Host side of kernel_gated_rms.cuh, for the table.
+// Host side of the gated norm's kernels, for the table.
 #pragma once
 
 #include <hyla/workspace.h>
@@ -7,7 +7,12 @@
 
 namespace hyla::norm {
 
-const char* gated_rms_refuses(const GatedRmsProblem& problem, const Context& context);
-void launch_gated_rms(const GatedRmsProblem& problem, const Workspace&, const Context& context);
+// kernel_wide.cuh
+const char* wide_refuses(const GatedRmsProblem& problem, const Context& context);
+void launch_wide(const GatedRmsProblem& problem, const Workspace&, const Context& context);
+
+// kernel_any.cuh
+const char* any_refuses(const GatedRmsProblem& problem, const Context& context);
+void launch_any(const GatedRmsProblem& problem, const Workspace&, const Context& context);
 
 }  // namespace hyla::norm

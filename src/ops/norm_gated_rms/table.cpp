@@ -17,7 +17,8 @@ using Problem = norm::GatedRmsProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
-    {"cuda", Device::Kind::kCuda, norm::gated_rms_refuses, nullptr, norm::launch_gated_rms},
+    {"cuda_wide", Device::Kind::kCuda, norm::wide_refuses, nullptr, norm::launch_wide},
+    {"cuda", Device::Kind::kCuda, norm::any_refuses, nullptr, norm::launch_any},
 #endif
     {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kAvx512Bf16>, nullptr,
      cpu::gated_rms<cpu::Target::kAvx512Bf16>},
