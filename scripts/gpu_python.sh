@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The GPU half of the Python tests, over the library in build/cuda, with the Python of this machine:
-# nothing is installed. Exit code 77 is "cannot tell on this machine".
+# The GPU half of the Python tests, over the library in build/cuda or $HYLA_BUILD, with the Python of
+# this machine: nothing is installed. Exit code 77 is "cannot tell on this machine".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ if ! "$python" -c 'import nanobind, torch, pytest, hypothesis, ml_dtypes' >/dev/
   echo "gpu-check: no Python tests: $python lacks nanobind, torch, pytest, hypothesis or ml_dtypes" >&2
   exit 77
 fi
-cmake -S python -B build/gpu-python -G Ninja -DHYLA_PREBUILT=build/cuda \
+cmake -S python -B build/gpu-python -G Ninja -DHYLA_PREBUILT="${HYLA_BUILD:-build/cuda}" \
   -DPython_EXECUTABLE="$(command -v "$python")" --log-level=WARNING
 cmake --build build/gpu-python --parallel "${JOBS:-$(nproc)}"
 
