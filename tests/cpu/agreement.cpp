@@ -93,6 +93,19 @@ INSTANTIATE_TEST_SUITE_P(Norm, CpuAgreement,
                                            "norm_gated_rms:b=5,hv=3,v=8,io=f32",
                                            "norm_gated_rms:b=2,hv=2,v=72,io=f16",
                                            "norm_gated_rms:b=1,hv=1,v=256"));
+// Caches of every kind and dtype; rows that are cut along the keys and blocks of queries, both with
+// ends that fill no vector, no block of keys and no page.
+INSTANTIATE_TEST_SUITE_P(
+    Attention, CpuAgreement,
+    ::testing::Values("attention_decode:b=3,hq=8,hk=2,d=128,kvlen=1+1200+97",
+                      "attention_decode:b=2,hq=6,hk=2,d=256,kvlen=1100,page=16,io=f16,kv=f16",
+                      "attention_decode:b=2,hq=8,hk=1,d=64,kvlen=530,page=64,kv=e4m3",
+                      "attention_decode:b=2,t=4,hq=4,hk=2,d=40,kvlen=129,page=0,kv=int8,io=f16",
+                      "attention_decode:b=2,t=3,hq=12,hk=1,d=72,kvlen=600,page=0,io=f32,kv=bf16",
+                      "attention_prefill:lens=40+0+90+1,hq=4,hk=2,d=64,mask=window,window=33",
+                      "attention_prefill:lens=70,hq=2,hk=1,d=8,mask=chunked,window=24,io=f32",
+                      "attention_prefill:lens=33+5,hq=2,hk=2,d=136,mask=none,page=0",
+                      "attention_prefill:lens=30+8,kvlen=100,hq=4,hk=4,d=64,page=7,io=f32,kv=f16"));
 
 }  // namespace
 }  // namespace hyla::cpu_test

@@ -69,6 +69,11 @@ INSTANTIATE_TEST_SUITE_P(Around, CpuThreads,
                                            "conv_update:b=40,hq=2,hv=4,k=64,v=136,io=f32,state=f32",
                                            "norm_gated_rms:b=60,hv=7,v=128"));
 
+INSTANTIATE_TEST_SUITE_P(
+    Attention, CpuThreads,
+    ::testing::Values("attention_decode:b=2,hq=8,hk=1,d=64,kvlen=2100+3,page=16",
+                      "attention_prefill:lens=70+40,hq=4,hk=2,d=64"));
+
 TEST(CpuThreads, CallsOfManyThreadsDoNotDisturbEachOther) {
   const Call call = random_call(testing::parse_problem("gdn_prefill:lens=70,hq=1,hv=2,k=64,v=64"));
   Context one;

@@ -2,6 +2,7 @@
 #include <hyla/backend.h>
 
 #include "core/table.h"
+#include "cpu/attention.h"
 #include "ops/tables.h"
 #include "problem/attention.h"
 #include "reference/attention.h"
@@ -39,6 +40,14 @@ constexpr core::Implementation<Problem> kTable[] = {
      attention::decode_workspace_bytes, attention::launch_decode},
     {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr, attention::launch_rows},
 #endif
+    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kAvx512Bf16>,
+     nullptr, cpu::attend<cpu::Target::kAvx512Bf16>},
+    {"cpu_avx512", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kAvx512>, nullptr,
+     cpu::attend<cpu::Target::kAvx512>},
+    {"cpu_avx2", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kAvx2>, nullptr,
+     cpu::attend<cpu::Target::kAvx2>},
+    {"cpu_baseline", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kBaseline>, nullptr,
+     cpu::attend<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

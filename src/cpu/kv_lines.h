@@ -1,0 +1,79 @@
+// Keys and values of a cache as floats. Compiled for each target (see foreach_target.h).
+#if defined(HYLA_CPU_KV_LINES_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_KV_LINES_H_
+#undef HYLA_CPU_KV_LINES_H_
+#else
+#define HYLA_CPU_KV_LINES_H_
+#endif
+
+#include "cpu/lines.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// Where one key of one head lies in a tensor of the cache.
+struct CacheRow {
+  std::int64_t outer = 0, token = 0;
+
+  std::int64_t offset(const TensorView& view, std::int64_t head) const {
+    if (view.rank == 3) return token * view.strides[0] + head * view.strides[1];
+    return outer * view.strides[0] + token * view.strides[1] + head * view.strides[2];
+  }
+};
+
+HYLA_INLINE CacheRow cache_row(const attention::CacheView& cache, std::int64_t row,
+                               std::int64_t key) {
+  switch (cache.kind) {
+    case attention::KvCache::Kind::kDense:
+      return {row, key};
+    case attention::KvCache::Kind::kRagged:
+      return {0, cache.cu_kv.at(row) + key};
+    default: {
+      const std::int64_t page = cache.page_size();
+      return {cache.page_table.at(row, key / page), key % page};
+    }
+  }
+}
+
+// Every e4m3 as a float.
+struct E4m3Values {
+  float values[256];
+  E4m3Values() {
+    for (int i = 0; i < 256; ++i) {
+      const auto bits = static_cast<std::uint8_t>(i);
+      float8_e4m3 number;
+      std::memcpy(static_cast<void*>(&number), &bits, 1);
+      values[i] = static_cast<float>(number);
+    }
+  }
+};
+inline const float* e4m3_values() {
+  static const E4m3Values table;
+  return table.values;
+}
+
+inline void load_cache_row(const TensorView& values, const TensorView& scales, const CacheRow& at,
+                           std::int64_t head, std::int64_t dim, float* to) {
+  const std::int64_t offset = at.offset(values, head);
+  if (values.dtype == DType::kFloat8E4M3) {
+    const std::uint8_t* from = static_cast<const std::uint8_t*>(values.data) + offset;
+    const float* table = e4m3_values();
+    for (std::int64_t d = 0; d < dim; ++d) to[d] = table[from[d]];
+  } else if (values.dtype == DType::kInt8) {
+    const std::int8_t* from = static_cast<const std::int8_t*>(values.data) + offset;
+    for (std::int64_t d = 0; d < dim; ++d) to[d] = static_cast<float>(from[d]);
+  } else {
+    load_line(values.data, values.dtype, offset, 1, dim, to);
+  }
+  if (!scales.present()) return;
+  const std::int64_t runs = scales.shape[scales.rank - 1], run = dim / runs;
+  const float* scale = static_cast<const float*>(scales.data) + at.offset(scales, head);
+  for (std::int64_t i = 0; i < runs; ++i) {
+    const float factor = scale[i * scales.strides[scales.rank - 1]];
+    for (std::int64_t d = i * run; d < (i + 1) * run; ++d) to[d] *= factor;
+  }
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+#endif  // HYLA_CPU_KV_LINES_H_
