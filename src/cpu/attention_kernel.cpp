@@ -16,6 +16,9 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
 // Below every logit, and finite: no difference of two of them is NaN.
 constexpr float kNoLogit = -3.0e38f;
+#if HYLA_TARGET_HAS_PAIRS
+constexpr std::int64_t kPairColumns = 16;
+#endif
 
 HYLA_INLINE std::int64_t whole_vectors(std::int64_t count) {
   return (count + kLanes - 1) / kLanes * kLanes;
@@ -150,6 +153,7 @@ struct TileWalk {
       highest[m] = kNoLogit;
       sums[m] = 0.0f;
     }
+    std::memset(s.weights, 0, static_cast<std::size_t>(kAttentionKeys * s.width) * sizeof(float));
     std::memset(s.out, 0, static_cast<std::size_t>(s.width * s.out_stride) * sizeof(float));
   }
 
@@ -158,6 +162,13 @@ struct TileWalk {
     for (std::int64_t i = 0; i < count; ++i) {
       load_cache_row(values, scales, cache_row(p.cache, tile.row, first + i), tile.head, dim,
                      s.lines + i * stride);
+    }
+  }
+
+  void prefetch_lines(const TensorView& values, std::int64_t first, std::int64_t dim) const {
+    const std::int64_t last = std::min(first + kAttentionKeys, tile.keys.end);
+    for (std::int64_t key = first; key < last; ++key) {
+      prefetch_cache_row(values, cache_row(p.cache, tile.row, key), tile.head, dim);
     }
   }
 
@@ -201,6 +212,52 @@ struct TileWalk {
     }
   }
 
+#if HYLA_TARGET_HAS_PAIRS
+  // Few columns fill no vector of them: then queries and keys meet along D, as they lie in memory.
+  bool meets_pairs() const {
+    const attention::Queries& q = p.queries;
+    return tile.count <= kPairColumns && q.q.dtype == DType::kBFloat16 &&
+           p.cache.k.dtype == DType::kBFloat16 && q.head_dim % (2 * kLanes) == 0;
+  }
+  const bfloat16* query(std::int64_t column) const {
+    const attention::Queries& q = p.queries;
+    const std::int64_t token = q.begin(tile.row) + column / group();
+    return static_cast<const bfloat16*>(q.q.data) + token * q.q.strides[0] +
+           (tile.head * group() + column % group()) * q.q.strides[1];
+  }
+  void score_pairs(std::int64_t first, std::int64_t count) const {
+    const bfloat16* queries[kPairColumns];
+    for (std::int64_t m = 0; m < kPairColumns; ++m) {
+      queries[m] = query(tile.first + std::min(m, tile.count - 1));
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      const CacheRow at = cache_row(p.cache, tile.row, first + i);
+      const bfloat16* key =
+          static_cast<const bfloat16*>(p.cache.k.data) + at.offset(p.cache.k, tile.head);
+      for (std::int64_t m = 0; m < tile.count; m += 4) {
+        F a = zero(), b = zero(), c = zero(), d = zero();
+        for (std::int64_t j = 0; j < p.queries.head_dim; j += 2 * kLanes) {
+          const P x = load_pairs(key + j);
+          a = dot_pairs(a, x, load_pairs(queries[m] + j));
+          b = dot_pairs(b, x, load_pairs(queries[m + 1] + j));
+          c = dot_pairs(c, x, load_pairs(queries[m + 2] + j));
+          d = dot_pairs(d, x, load_pairs(queries[m + 3] + j));
+        }
+        sum4(a, b, c, d, s.weights + i * s.width + m);
+      }
+    }
+  }
+#endif
+
+  void score_keys(std::int64_t first, std::int64_t count) const {
+#if HYLA_TARGET_HAS_PAIRS
+    if (meets_pairs()) return score_pairs(first, count);
+#endif
+    const std::int64_t dim = p.queries.head_dim, stride = whole_vectors(dim);
+    load_lines(p.cache.k, p.cache.k_scales, first, count, dim, stride);
+    score(s, count, dim, stride);
+  }
+
   void scale_logits(std::int64_t count) const {
     const F scale = set(static_cast<float>(p.queries.scale));
     const auto softcap = static_cast<float>(p.queries.softcap);
@@ -213,16 +270,16 @@ struct TileWalk {
   void run() {
     begin();
     const attention::Queries& q = p.queries;
-    const std::int64_t key_stride = whole_vectors(q.head_dim);
     const std::int64_t rows = (tile.count + kTileRows - 1) / kTileRows * kTileRows;
     for (std::int64_t key = tile.keys.begin; key < tile.keys.end; key += kAttentionKeys) {
       const std::int64_t count = std::min(kAttentionKeys, tile.keys.end - key);
-      load_lines(p.cache.k, p.cache.k_scales, key, count, q.head_dim, key_stride);
-      score(s, count, q.head_dim, key_stride);
+      prefetch_lines(p.cache.v, key, q.value_dim);
+      score_keys(key, count);
       scale_logits(count);
       hide(key, count);
       soften(count);
       load_lines(p.cache.v, p.cache.v_scales, key, count, q.value_dim, s.out_stride);
+      prefetch_lines(p.cache.k, key + kAttentionKeys, q.head_dim);
       const Left left{s.weights, 1, s.width};
       for (std::int64_t row = 0; row < rows; row += kTileRows) {
         for_columns<AddProduct>(s.out_stride, left, row, s.lines, s.out_stride, count, s.out,
