@@ -198,6 +198,7 @@ template <class Source>
 __global__ void __launch_bounds__(kThreads)
     attention_rows(const __grid_constant__ Queries call, const __grid_constant__ Source source) {
   extern __shared__ float shared[];
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // under programmatic dependent launch
   const Tile tile = find_tile<Source::kPerToken>(call, blockIdx.x);
   if (tile.rows == 0) return;
   const int dim = static_cast<int>(call.head_dim), value_dim = static_cast<int>(call.value_dim);
