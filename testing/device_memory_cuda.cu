@@ -242,7 +242,7 @@ double spreading_us(double bytes, int copies, double seconds) {
   const std::unique_ptr<void, decltype(&release)> memory(allocate(repeats * step * sizeof(float4)),
                                                          release);
   auto* data = static_cast<float4*>(memory.get());
-  fill<<<1024, 256, 0, the_stream()>>>(reinterpret_cast<float*>(data), repeats * step * 4);
+  fill_numbers<<<1024, 256, 0, the_stream()>>>(reinterpret_cast<float*>(data), repeats * step * 4);
   check(cudaGetLastError(), "the limit's data");
   constexpr int kLoads = 8, kThreads = 32;
   const double us = graph_us(
