@@ -3,7 +3,7 @@
 #include <initializer_list>
 
 #ifdef HYLA_HAS_HIGHWAY
-#include <hwy/base.h>
+#include <hwy/highway.h>
 #endif
 
 namespace hyla::cpu {

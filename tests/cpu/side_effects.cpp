@@ -1,6 +1,7 @@
 // What a call leaves behind besides its results: nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/counted_new.h"
@@ -12,6 +13,16 @@ namespace {
 
 using testing::Call;
 using testing::CaseOptions;
+
+// Names and numbers, no word that a macro should have replaced.
+TEST(CpuInfo, SaysWhatTheKernelsAreMadeOf) {
+  const CpuInfo info = cpu_info();
+  const std::vector<std::string> known = implementations("gdn.decode");
+  EXPECT_NE(std::find(known.begin(), known.end(), "cpu_" + info.target), known.end())
+      << info.target;
+  EXPECT_EQ(info.vectors.find("HWY_"), std::string::npos) << info.vectors;
+  EXPECT_FALSE(info.threads.empty());
+}
 
 TEST(CpuSideEffects, TheCounterCounts) {
   const long before = allocations();
