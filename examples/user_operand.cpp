@@ -84,14 +84,16 @@ int main() {
   params.kv_lengths = TensorView(lengths.data(), {2});
   hyla::attention::run(params);
 
+  // The ring went through float64, the dense cache through whatever is fastest here: float32 sums over
+  // at most 21 values of size 1.
   for (std::size_t i = 0; i < from_ring.size(); ++i) {
-    if (from_ring[i] != from_dense[i]) {
+    if (!(std::abs(from_ring[i] - from_dense[i]) < 1e-5f)) {
       std::printf("value %zu: %g from the ring, %g from the dense cache\n", i,
                   static_cast<double>(from_ring[i]), static_cast<double>(from_dense[i]));
       return 1;
     }
   }
-  std::printf("%s: %zu values equal those of a dense cache\n", RingOperand::get_type_name().c_str(),
-              from_ring.size());
+  std::printf("%s: %zu values agree with those of a dense cache\n",
+              RingOperand::get_type_name().c_str(), from_ring.size());
   return 0;
 }

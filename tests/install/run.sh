@@ -46,7 +46,7 @@ case "$library" in *.so) step "the library needs no CUDA library to load" no_cud
 alone() {
   local header status=0
   for header in "$prefix"/include/hyla/*.h; do
-    case "$(basename "$header")" in recurrence_kernel.h | attention_rows_kernel.h) continue ;; esac
+    case "$(basename "$header")" in recurrence_kernel_device.h | attention_rows_kernel.h) continue ;; esac
     echo "#include <hyla/$(basename "$header")>" |
       c++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only -I "$prefix/include" -x c++ - || status=1
   done

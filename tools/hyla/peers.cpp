@@ -20,6 +20,9 @@ testing::ProblemSpec work_only(testing::ProblemSpec spec) {
   spec.threads = plain.threads;
   spec.seed = plain.seed;
   spec.slots = plain.slots;
+  spec.pdl = plain.pdl;
+  // Prefill touches a state once a sequence.
+  if (spec.operation == testing::Operation::kGdnPrefill) spec.layout = plain.layout;
   return spec;
 }
 
