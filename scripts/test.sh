@@ -85,7 +85,7 @@ pytests() { # name, arguments...
   printf '%-28s ' "$name"
   build/venv/bin/python -m pytest "$@" >"$log" 2>&1 </dev/null || status=$?
   line=$(grep -E ' in [0-9.]+s' "$log" | tail -n 1)
-  good=$(sed -n 's/.*\b\([0-9]*\) passed.*/\1/p' <<<"$line")
+  good=$(grep -oE '[0-9]+ passed' <<<"$line" | cut -d' ' -f1)
   bad=$(grep -oE '[0-9]+ (failed|errors?)' <<<"$line" | awk '{ sum += $1 } END { print sum + 0 }')
   passed=$((passed + ${good:-0}))
   if [ "$status" = 0 ] && [ "${good:-0}" -gt 0 ]; then
