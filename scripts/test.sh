@@ -143,7 +143,7 @@ else
   not_run "CPU kernels under TSan" "the build failed"
 fi
 
-cuda=$(sed -n 's/^-- hyla .*: CUDA \(.*\), tool .*/\1/p' "$logs/build-release.log" | tail -n 1)
+cuda=$(sed -n 's/^-- hyla .*: CUDA \(.*\), CPU .*/\1/p' "$logs/build-release.log" | tail -n 1)
 
 echo
 echo "summary"

@@ -15,22 +15,6 @@ using attention::KvCache;
 using attention::RunParams;
 using GpuCaches = Gpu;
 
-// All CUDA implementations that take the call agree with the reference.
-int judge_all(const Call& call, const std::string& what) {
-  const Judge judge(call);
-  const DeviceCall gpu(call);
-  int ran = 0;
-  for (const Candidate& candidate : gpu.explain()) {
-    if (!candidate.supported) continue;
-    gpu.upload(call);
-    gpu.launch(candidate.implementation);
-    const Comparison c = judge.compare(gpu.result());
-    EXPECT_TRUE(c.ok) << what << " by " << candidate.implementation << ": " << c.failure;
-    ++ran;
-  }
-  return ran;
-}
-
 // One of `cache.k` and `cache.v` again, in other memory of the given shape; `place` says where [page
 // or row, token, head, d] of the old one goes.
 template <class Place>
@@ -81,7 +65,7 @@ TEST_F(GpuCaches, HeadsBeforeTokens) {
     swap_scales(p.cache.k_scales, "k_scales_hnd");
     swap_scales(p.cache.v_scales, "v_scales_hnd");
     p.cache.layout = attention::KvLayout::kHND;
-    EXPECT_GE(judge_all(call, problem), 2);
+    EXPECT_GE(check_call(problem, call), 2);
   }
 }
 
@@ -109,7 +93,7 @@ TEST_F(GpuCaches, OnePoolForKeysAndValuesOfAllLayers) {
         if (!std::isnan(x)) store_element(to, offset, x);
       });
     }
-    EXPECT_GE(judge_all(call, problem), 2);
+    EXPECT_GE(check_call(problem, call), 2);
   }
 }
 
@@ -141,7 +125,7 @@ TEST_F(GpuCaches, Ragged) {
     const TensorView new_v = moved(call, v, "v_ragged", shape, place);
     p.cache = KvCache::ragged(new_k, new_v, offsets);
     p.kv_lengths = {};
-    EXPECT_GE(judge_all(call, problem), 2);
+    EXPECT_GE(check_call(problem, call), 2);
   }
 }
 
@@ -173,7 +157,7 @@ TEST_F(GpuCaches, Mla) {
   p.cu_seqlens = integers("cu_seqlens", {3}, {0, 1, 3});
   p.cache = KvCache::paged(pages, pages.slice(3, 0, 512), table);
   call.params = p;
-  EXPECT_EQ(judge_all(call, "MLA"), 1);
+  EXPECT_EQ(check_call("MLA", call), 1);
 }
 
 void set_index(const Call& call, const std::string& name, std::int64_t offset, double value) {

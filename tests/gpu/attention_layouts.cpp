@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "gpu/check.h"
@@ -80,20 +81,9 @@ TEST_F(GpuLayouts, EveryLayout) {
                                 "attention_prefill:lens=70+40,hq=4,hk=2,d=72",
                                 // more queries than keys: the first ones see nothing
                                 "attention_prefill:lens=200+60,hq=4,hk=2,d=128"}) {
-      const Call call = make_call(layout, problem);
-      const Judge judge(call);
-      const DeviceCall gpu(call);
-      int ran = 0;
-      for (const Candidate& candidate : gpu.explain()) {
-        if (!candidate.supported) continue;
-        gpu.upload(call);
-        gpu.launch(candidate.implementation);
-        const Comparison comparison = judge.compare(gpu.result());
-        EXPECT_TRUE(comparison.ok) << problem << ", layout " << static_cast<int>(layout) << " by "
-                                   << candidate.implementation << ": " << comparison.failure;
-        ++ran;
-      }
-      EXPECT_GE(ran, 2) << problem << ", layout " << static_cast<int>(layout);
+      const std::string what =
+          problem + std::string(", layout ") + std::to_string(static_cast<int>(layout));
+      EXPECT_GE(check_call(what, make_call(layout, problem)), 2) << what;
     }
   }
 }

@@ -142,19 +142,6 @@ void fill(const TensorView& view, Value&& value) {
   });
 }
 
-void expect_right(const Call& call, const char* what) {
-  const Judge judge(call);
-  const DeviceCall gpu(call);
-  for (const Candidate& candidate : gpu.explain()) {
-    if (!candidate.supported) continue;
-    gpu.upload(call);
-    gpu.launch(candidate.implementation);
-    const Comparison comparison = judge.compare(gpu.result());
-    EXPECT_TRUE(comparison.ok) << what << " by " << candidate.implementation << ": "
-                               << comparison.failure;
-  }
-}
-
 Call corner(const char* options) {
   return random_call(parse_problem(std::string("gdn_prefill:lens=200+1100,hq=1,hv=2,") + options));
 }
@@ -163,22 +150,22 @@ TEST_F(GpuPrefill, AlphaZeroWipesTheState) {
   Call call = corner("gate=linear");
   fill(params(call).gate.value,
        [](std::int64_t i, double x) { return i % 7 == 3 || i % 64 == 0 ? 0.0 : x; });
-  expect_right(call, "alpha = 0");
+  check_call("alpha = 0", call);
   Call log = corner("gate=log");
   fill(params(log).gate.value, [](std::int64_t i, double x) { return i % 5 == 2 ? -INFINITY : x; });
-  expect_right(log, "ln(alpha) = -inf");
+  check_call("ln(alpha) = -inf", log);
 }
 
 TEST_F(GpuPrefill, AlphaOneForgetsNothing) {
   Call call = corner("gate=linear");
   fill(params(call).gate.value, [](std::int64_t, double) { return 1.0; });
-  expect_right(call, "alpha = 1");
+  check_call("alpha = 1", call);
 }
 
 TEST_F(GpuPrefill, StrongDecay) {
   Call call = corner("gate=log");
   fill(params(call).gate.value, [](std::int64_t i, double x) { return i % 3 == 0 ? x : -100.0; });
-  expect_right(call, "ln(alpha) = -100");
+  check_call("ln(alpha) = -100", call);
 }
 
 // Keys of length 16; beta such that the recurrence does not grow: beta |k|^2 <= 2.
@@ -186,7 +173,7 @@ TEST_F(GpuPrefill, LongKeys) {
   Call call = corner("gate=linear");
   fill(params(call).k, [](std::int64_t, double x) { return 16 * x; });
   fill(params(call).beta.value, [](std::int64_t, double x) { return x / 256; });
-  expect_right(call, "|k| = 16");
+  check_call("|k| = 16", call);
 }
 
 // Keys of length 16 and beta up to 1 under gates that wipe more than the keys add.
@@ -196,13 +183,13 @@ TEST_F(GpuPrefill, LongKeysThatGrowBetweenWipes) {
   const std::int64_t heads = 2;
   fill(params(call).gate.value,
        [&](std::int64_t i, double x) { return i / heads % 3 == 0 ? 0.0 : x; });
-  expect_right(call, "|k| = 16, alpha = 0 every third token");
+  check_call("|k| = 16, alpha = 0 every third token", call);
 }
 
 TEST_F(GpuPrefill, BetaUpToTwo) {
   Call call = corner("norm=1,gate=linear");
   fill(params(call).beta.value, [](std::int64_t, double x) { return 2 * x; });
-  expect_right(call, "beta up to 2");
+  check_call("beta up to 2", call);
 }
 
 // What is written at a checkpoint is what a call on that prefix writes in the end, to the bit.
