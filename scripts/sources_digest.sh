@@ -11,8 +11,10 @@ list() {
     if [ -d "$folder" ]; then
       find "$folder" -type f '(' -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.cpp' ')'
     fi
-  done | sort
+  done
+  # Public headers with device code, which users' kernels and ours share.
+  grep -rlsE '__global__|__device__|HYLA_HOST_DEVICE' include/hyla || true
 }
 
 # Name and content of each, so that a rename counts too.
-list | while IFS= read -r file; do sha256sum "$file"; done | sha256sum | cut -d ' ' -f 1
+list | sort | while IFS= read -r file; do sha256sum "$file"; done | sha256sum | cut -d ' ' -f 1

@@ -53,6 +53,15 @@ class GpuStatus(unittest.TestCase):
         (self.root / "src" / "reference" / "gdn.cpp").write_text("text\n")
         self.assertEqual(before, self.digest())
 
+    def test_public_headers_with_device_code_count(self):
+        header = self.root / "include" / "hyla" / "operand.h"
+        header.parent.mkdir(parents=True)
+        before = self.digest()
+        header.write_text("int rows();\n")
+        self.assertEqual(before, self.digest())
+        header.write_text("HYLA_HOST_DEVICE int rows();\n")
+        self.assertNotEqual(before, self.digest())
+
     def test_rename_counts(self):
         before = self.digest()
         self.kernel.rename(self.kernel.with_name("other.cuh"))
