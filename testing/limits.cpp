@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "cpu/gemm_rate.h"
 #include "cpu/parallel.h"
@@ -23,6 +25,12 @@ namespace {
 
 HYLA_BEST_VECTORS void update(float* data, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) data[i] = data[i] * 0.999f + 0.001f;
+}
+
+HYLA_BEST_VECTORS std::uint32_t total(const std::uint32_t* data, std::size_t count) {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += data[i];
+  return sum;
 }
 
 constexpr int kLanes = 128;  // independent chains: enough to hide the latency of any FMA unit
@@ -82,6 +90,22 @@ double streaming_us(double bytes, int threads, double seconds) {
     update(data.get() + begin, std::min(share, floats - begin));
   };
   const auto run = [&] { cpu::parallel_for(context, count, update_part); };
+  return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
+}
+
+double reading_us(double bytes, int threads, double seconds) {
+  const double moved = std::min(bytes, kLargestBytes);
+  const Context context = on(threads);
+  const int count = moved < kSmallBytes ? 1 : cpu::thread_count(context);
+  const std::size_t words = std::max<std::size_t>(static_cast<std::size_t>(moved / 4), 1);
+  const std::vector<std::uint32_t> data(words, 1u);
+  std::vector<std::uint32_t> totals(static_cast<std::size_t>(count));
+  const auto read_part = [&](int member) {
+    const auto range = cpu::part_of(static_cast<std::int64_t>(words), count, member);
+    totals[static_cast<std::size_t>(member)] =
+        total(data.data() + range.begin, static_cast<std::size_t>(range.end - range.begin));
+  };
+  const auto run = [&] { cpu::parallel_for(context, count, read_part); };
   return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
 }
 

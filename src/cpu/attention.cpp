@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
-#include <vector>
+#include <new>
+
+#include "cpu/kept_memory.h"
 
 namespace hyla::cpu {
 namespace {
 
 using attention::KeyRange;
 using attention::Queries;
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // What the columns [first, first + count) of a row see together.
 KeyRange keys_of(const Queries& q, std::int64_t row, std::int64_t keys, std::int64_t first,
@@ -27,69 +30,113 @@ KeyRange keys_of(const Queries& q, std::int64_t row, std::int64_t keys, std::int
   return all;
 }
 
-struct Plan {
-  std::vector<AttentionTile> tiles;
-  std::int64_t partials = 0;
+// A row of all heads lies in one piece where tokens come before heads, and memory is read fastest
+// in pieces; but the outputs under way must stay in the L1 cache, and every thread wants work.
+// Heads do not know of each other: however many go together, the bits are the same.
+std::int64_t heads_together(const Queries& q, std::int64_t columns, std::int64_t splits,
+                            int threads) {
+  constexpr std::int64_t kOutputs = 4096;
+  std::int64_t heads =
+      std::clamp<std::int64_t>(kOutputs / (divide_up(columns, 4) * 4 * q.value_dim), 1, q.kv_heads);
+  while (heads > 1 && q.rows * splits * divide_up(q.kv_heads, heads) < 2 * threads) {
+    heads = divide_up(heads, 2);
+  }
+  return heads;
+}
+
+struct Totals {
+  std::int64_t tiles = 0, partials = 0, joins = 0, heads = 1;
 };
 
-Plan plan_tiles(const attention::RunProblem& p) {
+// Calls visit(tile) for all tiles of all rows.
+template <class Visit>
+Totals for_each_tile(const attention::RunProblem& p, int threads, const Visit& visit) {
   const Queries& q = p.queries;
   const std::int64_t group = q.query_heads / q.kv_heads;
-  Plan plan;
+  Totals totals;
   for (std::int64_t row = 0; row < q.rows; ++row) {
     const std::int64_t columns = q.length(row) * group, keys = p.cache.length(row);
     // The longest first: what is left at the end is short.
-    const std::int64_t blocks = (columns + kAttentionColumns - 1) / kAttentionColumns;
+    const std::int64_t blocks = divide_up(columns, kBlockColumns);
     for (std::int64_t block = blocks - 1; block >= 0; --block) {
-      const std::int64_t first = block * kAttentionColumns;
-      const std::int64_t count = std::min(kAttentionColumns, columns - first);
-      const KeyRange seen = keys_of(q, row, keys, first, count);
-      const std::int64_t length = seen.end - seen.begin;
-      std::int64_t splits = 1;
-      if (columns <= kAttentionColumns) {
-        splits = std::max<std::int64_t>(1, (length + kAttentionSplit - 1) / kAttentionSplit);
+      AttentionTile tile{};
+      tile.row = row;
+      tile.first = block * kBlockColumns;
+      tile.count = std::min(kBlockColumns, columns - tile.first);
+      const KeyRange seen = keys_of(q, row, keys, tile.first, tile.count);
+      tile.splits = 1;
+      if (blocks == 1) {
+        tile.splits = std::max<std::int64_t>(1, divide_up(seen.end - seen.begin, kAttentionSplit));
       }
-      for (std::int64_t head = 0; head < q.kv_heads; ++head) {
-        for (std::int64_t i = 0; i < splits; ++i) {
-          KeyRange own = seen;
-          if (splits > 1) {
-            own.begin = seen.begin + i * kAttentionSplit;
-            own.end = std::min(seen.end, own.begin + kAttentionSplit);
+      const bool streamed = blocks == 1 && tile.streamed();
+      const std::int64_t heads = streamed ? heads_together(q, columns, tile.splits, threads) : 1;
+      totals.heads = std::max(totals.heads, heads);
+      for (tile.head = 0; tile.head < q.kv_heads; tile.head += heads) {
+        tile.heads = std::min(heads, q.kv_heads - tile.head);
+        tile.partials = totals.partials;
+        tile.join = totals.joins;
+        for (tile.split = 0; tile.split < tile.splits; ++tile.split) {
+          tile.keys = seen;
+          if (tile.splits > 1) {
+            tile.keys.begin = seen.begin + tile.split * kAttentionSplit;
+            tile.keys.end = std::min(seen.end, tile.keys.begin + kAttentionSplit);
           }
-          plan.tiles.push_back({row, head, first, count, own, i, splits, plan.partials});
+          visit(tile, totals.tiles++);
         }
-        if (splits > 1) plan.partials += splits;
+        if (tile.splits == 1) continue;
+        totals.partials += tile.heads * tile.splits * partial_floats(q, tile.count);
+        ++totals.joins;
       }
     }
   }
-  return plan;
+  return totals;
 }
+
+// Consecutive arrays in one piece of memory, each at the start of a cache line.
+struct Layout {
+  std::size_t bytes = 0;
+  std::size_t add(std::int64_t count, std::size_t size) {
+    const std::size_t at = bytes;
+    bytes += (static_cast<std::size_t>(count) * size + 63) / 64 * 64;
+    return at;
+  }
+};
 
 }  // namespace
 
 void run_attention(Target target, const attention::RunProblem& p, const Context& context) {
   const AttentionKernels& kernels = attention_kernels(target);
-  const Plan plan = plan_tiles(p);
-  const auto tiles = static_cast<std::int64_t>(plan.tiles.size());
-  if (tiles == 0) return;
-  const auto partial = static_cast<std::size_t>(partial_floats(p.queries));
-  const auto partials = static_cast<std::size_t>(plan.partials);
-  const std::unique_ptr<float[]> left(new float[partials * partial]);
-  // How many splits of a tile are done, at the place of its first partial.
-  const std::unique_ptr<std::atomic<std::int64_t>[]> done(
-      new std::atomic<std::int64_t>[partials]());
-  const int parts = static_cast<int>(std::min<std::int64_t>(tiles, thread_count(context)));
-  const auto own = static_cast<std::size_t>(kernels.scratch_floats(p));
-  const std::unique_ptr<float[]> scratch(new float[own * static_cast<std::size_t>(parts)]);
+  const int threads = thread_count(context);
+  const Totals totals = for_each_tile(p, threads, [](const AttentionTile&, std::int64_t) {});
+  if (totals.tiles == 0) return;
+  const int parts = static_cast<int>(std::min<std::int64_t>(totals.tiles, threads));
+  const std::int64_t own = divide_up(kernels.scratch_floats(p, totals.heads), 16) * 16;
+
+  Layout layout;
+  const std::size_t tiles_at = layout.add(totals.tiles, sizeof(AttentionTile));
+  const std::size_t done_at = layout.add(totals.joins, sizeof(std::atomic<std::int64_t>));
+  const std::size_t partials_at = layout.add(totals.partials, sizeof(float));
+  const std::size_t scratch_at = layout.add(own * parts, sizeof(float));
+  const KeptMemory memory(layout.bytes);
+  const auto at = [&](std::size_t offset) { return static_cast<char*>(memory.data()) + offset; };
+  auto* tiles = reinterpret_cast<AttentionTile*>(at(tiles_at));
+  // How many parts of a row that is cut are done.
+  auto* done = reinterpret_cast<std::atomic<std::int64_t>*>(at(done_at));
+  auto* partials = reinterpret_cast<float*>(at(partials_at));
+  auto* scratch = reinterpret_cast<float*>(at(scratch_at));
+  for (std::int64_t i = 0; i < totals.joins; ++i) new (done + i) std::atomic<std::int64_t>(0);
+  for_each_tile(p, threads, [&](const AttentionTile& tile, std::int64_t i) {
+    new (tiles + i) AttentionTile(tile);
+  });
+
+  std::atomic<std::int64_t> next{0};
   parallel_for(context, parts, [&](int part) {
-    float* mine = scratch.get() + own * static_cast<std::size_t>(part);
-    for (std::int64_t i = part; i < tiles; i += parts) {
-      const AttentionTile& tile = plan.tiles[static_cast<std::size_t>(i)];
-      kernels.run(p, tile, mine, left.get());
+    float* mine = scratch + own * part;
+    for (std::int64_t i = next.fetch_add(1); i < totals.tiles; i = next.fetch_add(1)) {
+      const AttentionTile& tile = tiles[i];
+      kernels.run(p, tile, mine, partials);
       if (tile.splits == 1) continue;
-      if (done[static_cast<std::size_t>(tile.partial)].fetch_add(1) == tile.splits - 1) {
-        kernels.join(p, tile, left.get());
-      }
+      if (done[tile.join].fetch_add(1) == tile.splits - 1) kernels.join(p, tile, partials);
     }
   });
 }

@@ -1,9 +1,10 @@
 // Attention over a cache on vectors and threads, decode and prefill alike.
 //
 // The queries of a row that share a KV head, (token, head of the group) in this order, are its
-// columns. A tile is up to kAttentionColumns of them against a run of keys. Rows of few columns are
-// cut along the keys too; their tiles are joined in order by whoever finishes last. The cuts depend
-// on the problem alone, so neither threads nor other rows change a bit.
+// columns. A row of few columns is streamed: its keys and values pass once through registers. Other
+// rows are cut into blocks of columns. Rows that are a single block are cut along the keys too;
+// whoever finishes last joins the parts in order. The cuts depend on the row alone, so neither
+// threads nor other rows change a bit.
 #pragma once
 
 #include <hyla/workspace.h>
@@ -14,29 +15,37 @@
 
 namespace hyla::cpu {
 
-inline constexpr std::int64_t kAttentionColumns = 32;
-inline constexpr std::int64_t kAttentionKeys = 32;    // converted at a time
-inline constexpr std::int64_t kAttentionSplit = 512;  // keys of a tile of a row that is cut
+inline constexpr std::int64_t kStreamColumns = 16;  // at most
+inline constexpr std::int64_t kBlockColumns = 64;
+inline constexpr std::int64_t kAttentionSplit = 512;  // keys of a part of a row that is cut
 
 struct AttentionTile {
-  std::int64_t row, head;      // of the cache
+  std::int64_t row;
+  std::int64_t head, heads;    // of the cache; several only where a row is streamed
   std::int64_t first, count;   // columns
-  attention::KeyRange keys;    // of this tile
+  attention::KeyRange keys;    // of this part
   std::int64_t split, splits;  // this one, and how many there are
-  std::int64_t partial;        // of the first split; they lie one after another
+  std::int64_t partials;       // floats before those of this tile's first head and part
+  std::int64_t join;           // which counter
+
+  bool streamed() const { return count <= kStreamColumns; }
 };
 
-// What a tile of a row that is cut leaves: [columns] maxima, [columns] sums, [columns, DV].
-inline std::int64_t partial_floats(const attention::Queries& q) {
-  return kAttentionColumns * (2 + (q.value_dim + 15) / 16 * 16);
+// What a part leaves of one head: [count] maxima, [count] sums, [count, stride] outputs.
+inline std::int64_t partial_stride(const attention::Queries& q) {
+  return (q.value_dim + 31) / 32 * 32;
+}
+inline std::int64_t partial_floats(const attention::Queries& q, std::int64_t count) {
+  return count * (2 + partial_stride(q));
 }
 
 struct AttentionKernels {
-  std::int64_t (*scratch_floats)(const attention::RunProblem& p);
-  // One tile: its outputs, or its partial where the row is cut.
+  // What a thread needs for any tile of up to so many heads.
+  std::int64_t (*scratch_floats)(const attention::RunProblem& p, std::int64_t heads);
+  // One tile: its outputs, or its partials where the row is cut.
   void (*run)(const attention::RunProblem& p, const AttentionTile& tile, float* scratch,
               float* partials);
-  // The outputs of the columns of a tile out of its partials.
+  // The outputs of a tile's columns out of the partials of all parts.
   void (*join)(const attention::RunProblem& p, const AttentionTile& tile, float* partials);
 };
 const AttentionKernels& attention_kernels(Target target);

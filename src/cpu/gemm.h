@@ -38,6 +38,9 @@ struct Pairs {
     return set_pair(pair);
   }
   static HYLA_INLINE F add_product(F sum, P a, P b) { return dot_pairs(sum, a, b); }
+  static HYLA_INLINE void store_pair(F even, F odd, float* to) {
+    store_pairs(pack_pairs(even, odd), to);
+  }
 };
 #endif
 

@@ -35,21 +35,44 @@ HYLA_INLINE CacheRow cache_row(const attention::CacheView& cache, std::int64_t r
   }
 }
 
-// Every e4m3 as a float.
-struct E4m3Values {
-  float values[256];
-  E4m3Values() {
-    for (int i = 0; i < 256; ++i) {
-      const auto bits = static_cast<std::uint8_t>(i);
-      float8_e4m3 number;
-      std::memcpy(static_cast<void*>(&number), &bits, 1);
-      values[i] = static_cast<float>(number);
+// Addresses of head 0 of `count` keys from `first` on; those from `end` on are those of end - 1.
+inline void cache_addresses(const attention::CacheView& cache, const TensorView& values,
+                            std::int64_t row, std::int64_t first, std::int64_t count,
+                            std::int64_t end, const char** to) {
+  const auto size = static_cast<std::int64_t>(size_of(values.dtype));
+  const bool paged = cache.kind == attention::KvCache::Kind::kPaged;
+  const std::int64_t step = values.strides[values.rank == 3 ? 0 : 1] * size;
+  std::int64_t left = 0;  // of the page
+  const char* next = nullptr;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (first + i >= end) {
+      to[i] = i > 0 ? to[i - 1] : nullptr;
+      continue;
     }
+    if (left == 0) {
+      const CacheRow at = cache_row(cache, row, first + i);
+      next = static_cast<const char*>(values.data) + at.offset(values, 0) * size;
+      left = paged ? cache.page_size() - at.token : count;
+    }
+    to[i] = next;
+    next += step;
+    --left;
   }
-};
-inline const float* e4m3_values() {
-  static const E4m3Values table;
-  return table.values;
+}
+
+// Without a table, so that the compiler makes vectors of it, and without denormals on the way.
+HYLA_INLINE float e4m3_value(std::uint8_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
+  const std::uint32_t magnitude = bits & 0x7fu;
+  const std::uint32_t normal = (magnitude << 20) + (120u << 23);
+  float value;
+  std::memcpy(&value, &normal, sizeof value);
+  value = magnitude < 8 ? 2.0f * value - 0x1p-6f : value;
+  std::uint32_t word;
+  std::memcpy(&word, &value, sizeof word);
+  word = (magnitude == 0x7f ? 0x7fc00000u : word) | sign;
+  std::memcpy(&value, &word, sizeof value);
+  return value;
 }
 
 // Asks for a row that is needed soon: pages lie where no hardware guesses the next one.
@@ -65,8 +88,7 @@ inline void load_cache_row(const TensorView& values, const TensorView& scales, c
   const std::int64_t offset = at.offset(values, head);
   if (values.dtype == DType::kFloat8E4M3) {
     const std::uint8_t* from = static_cast<const std::uint8_t*>(values.data) + offset;
-    const float* table = e4m3_values();
-    for (std::int64_t d = 0; d < dim; ++d) to[d] = table[from[d]];
+    for (std::int64_t d = 0; d < dim; ++d) to[d] = e4m3_value(from[d]);
   } else if (values.dtype == DType::kInt8) {
     const std::int8_t* from = static_cast<const std::int8_t*>(values.data) + offset;
     for (std::int64_t d = 0; d < dim; ++d) to[d] = static_cast<float>(from[d]);

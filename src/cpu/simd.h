@@ -6,11 +6,15 @@
 //     load_n, store_n       the first n lanes; a load's other lanes are zero
 //     add sub mul fma ...   fma(a, b, c) = a * b + c
 //     sum, sum4             over the lanes of one vector; of four, as four floats
+//     sum_each              of kLanes vectors, one in each lane
+//     max_modulo<n>         over lanes that are n apart
 //     transpose4            of four vectors, within blocks of four lanes
 //     exp                   within 2 ulp, 0 below the smallest normal number, inf above the largest
+//     exp2                  of numbers up to 0, within 5e-7 of it
 //     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
 //                           adds a.even * b.even + a.odd * b.odd; even, odd and pack_pairs
-//                           convert from and to floats
+//                           convert from and to floats; zip_pairs(a, b, ...) pairs the
+//                           bfloat16 of a with those of b
 #if defined(HYLA_CPU_SIMD_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_SIMD_H_
 #undef HYLA_CPU_SIMD_H_
@@ -101,6 +105,26 @@
 
 #ifndef HYLA_INLINE
 #define HYLA_INLINE inline __attribute__((always_inline))
+#endif
+
+#if HYLA_TARGET_HAS_PAIRS
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+// Where zip_pairs finds its words: those of its second argument are counted on.
+struct ZipOrder {
+  alignas(64) std::uint16_t lower[32], upper[32];
+  constexpr ZipOrder() : lower(), upper() {
+    for (int i = 0; i < 16; ++i) {
+      lower[2 * i] = static_cast<std::uint16_t>(i);
+      lower[2 * i + 1] = static_cast<std::uint16_t>(32 + i);
+      upper[2 * i] = static_cast<std::uint16_t>(16 + i);
+      upper[2 * i + 1] = static_cast<std::uint16_t>(48 + i);
+    }
+  }
+};
+inline constexpr ZipOrder kZip;
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
 #endif
 
 #if HYLA_TARGET_USES_HIGHWAY

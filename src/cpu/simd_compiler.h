@@ -42,11 +42,37 @@ HYLA_INLINE F min(F a, F b) { return a < b ? a : b; }
 HYLA_INLINE F abs(F a) { return F(Bits(a) & 0x7fffffffu); }
 // Right for magnitudes below 2^22, which is all that exp needs.
 HYLA_INLINE F round(F a) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
+  return F(_mm256_round_ps(__m256(a), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  return F(_mm512_roundscale_ps(__m512(a), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
   const F magic = set(12582912.0f);
   volatile F shifted = a + magic;  // not to be simplified away
   return F(shifted) - magic;
+#endif
 }
 HYLA_INLINE F power_of_two(F n) { return F((__builtin_convertvector(n, Ints) + 127) << 23); }
+
+HYLA_INLINE F times_power_of_two(F y, F n) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  return F(_mm512_scalef_ps(__m512(y), __m512(n)));
+#else
+  return y * power_of_two(n);
+#endif
+}
+HYLA_INLINE bool any_greater(F a, F b) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
+  return _mm256_movemask_ps(_mm256_cmp_ps(__m256(a), __m256(b), _CMP_GT_OQ)) != 0;
+#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  return _mm512_cmp_ps_mask(__m512(a), __m512(b), _CMP_GT_OQ) != 0;
+#else
+  const Ints greater = a > b;
+  std::int32_t any = 0;
+  for (int i = 0; i < kLanes; ++i) any |= greater[i];
+  return any != 0;
+#endif
+}
 
 HYLA_INLINE F load(const float* from) {
   F x;
@@ -124,10 +150,53 @@ HYLA_INLINE Four sum_blocks(F x) {
   if constexpr (kLanes == 8) return blocks[0] + blocks[1];
   return blocks[0];
 }
+HYLA_INLINE F sum_in_blocks(F a, F b, F c, F d) {
+  return add_interleaved<true>(add_interleaved<false>(a, b), add_interleaved<false>(c, d));
+}
 HYLA_INLINE void sum4(F a, F b, F c, F d, float* to) {
-  const Four sums =
-      sum_blocks(add_interleaved<true>(add_interleaved<false>(a, b), add_interleaved<false>(c, d)));
+  const Four sums = sum_blocks(sum_in_blocks(a, b, c, d));
   std::memcpy(to, &sums, sizeof sums);
+}
+
+// Lanes of a and b by their blocks of four: block i is block kBlock[i], those of b counted on.
+template <int kBlock0, int kBlock1, int kBlock2, int kBlock3, int... kLane>
+HYLA_INLINE F choose_blocks(F a, F b, std::integer_sequence<int, kLane...>) {
+  constexpr int kBlocks[] = {kBlock0, kBlock1, kBlock2, kBlock3};
+  return __builtin_shufflevector(a, b, (kBlocks[kLane / 4] * 4 + kLane % 4)...);
+}
+// Lane i: the sum of x[i].
+HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
+  constexpr std::make_integer_sequence<int, kLanes> lanes{};
+  F parts[kLanes / 4];
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes / 4; ++i) {
+    parts[i] = sum_in_blocks(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+  }
+  if constexpr (kLanes == 16) {
+    const F ab = choose_blocks<0, 1, 4, 5>(parts[0], parts[1], lanes) +
+                 choose_blocks<2, 3, 6, 7>(parts[0], parts[1], lanes);
+    const F cd = choose_blocks<0, 1, 4, 5>(parts[2], parts[3], lanes) +
+                 choose_blocks<2, 3, 6, 7>(parts[2], parts[3], lanes);
+    return choose_blocks<0, 2, 4, 6>(ab, cd, lanes) + choose_blocks<1, 3, 5, 7>(ab, cd, lanes);
+  } else if constexpr (kLanes == 8) {
+    return choose_blocks<0, 2, 0, 0>(parts[0], parts[1], lanes) +
+           choose_blocks<1, 3, 0, 0>(parts[0], parts[1], lanes);
+  } else {
+    return parts[0];
+  }
+}
+
+// The largest of the lanes whose numbers are equal modulo kPeriod, in each of them.
+template <int kPeriod>
+HYLA_INLINE F max_modulo(F x) {
+  static_assert(kPeriod % 4 == 0 && kLanes / kPeriod <= 4);
+  constexpr std::make_integer_sequence<int, kLanes> lanes{};
+  if constexpr (kLanes == 16 && kPeriod < 16) x = max(x, choose_blocks<2, 3, 0, 1>(x, x, lanes));
+  if constexpr (kLanes == 2 * kPeriod && kLanes == 8) {
+    x = max(x, choose_blocks<1, 0, 0, 0>(x, x, lanes));
+  }
+  if constexpr (kLanes == 4 * kPeriod) x = max(x, choose_blocks<1, 0, 3, 2>(x, x, lanes));
+  return x;
 }
 HYLA_INLINE float sum(F x) {
   const Four block = sum_blocks(x);
@@ -152,6 +221,10 @@ HYLA_INLINE F even(P x) { return F(x << 16); }
 HYLA_INLINE F odd(P x) { return F(x & 0xffff0000u); }
 HYLA_INLINE F dot_pairs(F sum, P a, P b) {
   return F(_mm512_dpbf16_ps(__m512(sum), (__m512bh)(a), (__m512bh)(b)));
+}
+HYLA_INLINE void zip_pairs(P a, P b, P& lower, P& upper) {
+  lower = P(_mm512_permutex2var_epi16((__m512i)(a), _mm512_load_si512(kZip.lower), (__m512i)(b)));
+  upper = P(_mm512_permutex2var_epi16((__m512i)(a), _mm512_load_si512(kZip.upper), (__m512i)(b)));
 }
 HYLA_INLINE P pack_pairs(F low, F high) {
   alignas(64) static constexpr std::uint16_t kInterleave[32] = {

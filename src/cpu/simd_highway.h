@@ -32,6 +32,16 @@ HYLA_INLINE F power_of_two(F n) {
   return hn::BitCast(kTag, hn::ShiftLeft<23>(exponent));
 }
 
+// y * 2^n for integers n of -127 (then 0, or a denormal number that is flushed) to 127.
+HYLA_INLINE F times_power_of_two(F y, F n) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return F{_mm512_scalef_ps(y.raw, n.raw)};
+#else
+  return mul(y, power_of_two(n));
+#endif
+}
+HYLA_INLINE bool any_greater(F a, F b) { return !hn::AllFalse(kTag, hn::Gt(a, b)); }
+
 HYLA_INLINE F load(const float* from) { return hn::LoadU(kTag, from); }
 HYLA_INLINE void store(F x, float* to) { hn::StoreU(x, kTag, to); }
 
@@ -79,15 +89,53 @@ HYLA_INLINE auto sum_blocks(F x) {
   }
 }
 
-HYLA_INLINE void sum4(F a, F b, F c, F d, float* to) {
+// In every block of four lanes, the sums of its lanes of a, b, c and d.
+HYLA_INLINE F sum_in_blocks(F a, F b, F c, F d) {
   constexpr hn::Repartition<double, decltype(kTag)> wide;
   const F ab = add(hn::InterleaveLower(kTag, a, b), hn::InterleaveUpper(kTag, a, b));
   const F cd = add(hn::InterleaveLower(kTag, c, d), hn::InterleaveUpper(kTag, c, d));
   const auto x = hn::BitCast(wide, ab), y = hn::BitCast(wide, cd);
-  const F abcd = add(hn::BitCast(kTag, hn::InterleaveLower(wide, x, y)),
-                     hn::BitCast(kTag, hn::InterleaveUpper(wide, x, y)));
+  return add(hn::BitCast(kTag, hn::InterleaveLower(wide, x, y)),
+             hn::BitCast(kTag, hn::InterleaveUpper(wide, x, y)));
+}
+HYLA_INLINE void sum4(F a, F b, F c, F d, float* to) {
   constexpr hn::CappedTag<float, 4> four;
-  hn::StoreU(sum_blocks(abcd), four, to);
+  hn::StoreU(sum_blocks(sum_in_blocks(a, b, c, d)), four, to);
+}
+
+// Lane i: the sum of x[i].
+HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
+  F parts[kLanes / 4];
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes / 4; ++i) {
+    parts[i] = sum_in_blocks(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+  }
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  const F ab = add(F{_mm512_shuffle_f32x4(parts[0].raw, parts[1].raw, 0x44)},
+                   F{_mm512_shuffle_f32x4(parts[0].raw, parts[1].raw, 0xee)});
+  const F cd = add(F{_mm512_shuffle_f32x4(parts[2].raw, parts[3].raw, 0x44)},
+                   F{_mm512_shuffle_f32x4(parts[2].raw, parts[3].raw, 0xee)});
+  return add(F{_mm512_shuffle_f32x4(ab.raw, cd.raw, 0x88)},
+             F{_mm512_shuffle_f32x4(ab.raw, cd.raw, 0xdd)});
+#else
+  if constexpr (kLanes == 8) {
+    return add(hn::ConcatLowerLower(kTag, parts[1], parts[0]),
+               hn::ConcatUpperUpper(kTag, parts[1], parts[0]));
+  } else {
+    return parts[0];
+  }
+#endif
+}
+
+// The largest of the lanes whose numbers are equal modulo kPeriod, in each of them.
+template <int kPeriod>
+HYLA_INLINE F max_modulo(F x) {
+  static_assert(kPeriod % 4 == 0 && kLanes / kPeriod <= 4);
+  if constexpr (kLanes >= 2 * kPeriod) x = max(x, hn::ConcatLowerUpper(kTag, x, x));
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  if constexpr (kLanes == 4 * kPeriod) x = max(x, hn::SwapAdjacentBlocks(x));
+#endif
+  return x;
 }
 
 // In every block of four lanes: to[c] holds lane c of a, b, c and d.
@@ -116,6 +164,11 @@ HYLA_INLINE F odd(P x) { return hn::BitCast(kTag, hn::And(x, hn::Set(kBitsTag, 0
 HYLA_INLINE F dot_pairs(F sum, P a, P b) {
   return F{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw),
                             reinterpret_cast<__m512bh>(b.raw))};
+}
+// {a[i], b[i]} of the bfloat16 i of the lower halves of a and b, and of the upper ones.
+HYLA_INLINE void zip_pairs(P a, P b, P& lower, P& upper) {
+  lower = P{_mm512_permutex2var_epi16(a.raw, _mm512_load_si512(kZip.lower), b.raw)};
+  upper = P{_mm512_permutex2var_epi16(a.raw, _mm512_load_si512(kZip.upper), b.raw)};
 }
 HYLA_INLINE P pack_pairs(F low, F high) {
   alignas(64) static constexpr std::uint16_t kInterleave[32] = {

@@ -141,12 +141,14 @@ double limit_us(const ProblemSpec& spec, const testing::Work& work, double secon
     return std::max(memory, work.matrix_flops / matrix_flops(seconds) * 1e6);
   }
   const int threads = static_cast<int>(spec.threads);
-  const double streaming = testing::streaming_us(work.bytes, threads, seconds);
-  const bool products = spec.operation == testing::Operation::kGdnPrefill ||
+  const bool reads = spec.operation == testing::Operation::kAttentionDecode;
+  const double memory = reads ? testing::reading_us(work.bytes, threads, seconds)
+                              : testing::streaming_us(work.bytes, threads, seconds);
+  const bool products = reads || spec.operation == testing::Operation::kGdnPrefill ||
                         spec.operation == testing::Operation::kAttentionPrefill;
   const double flops =
       products ? testing::gemm_flops(threads, spec.io) : testing::peak_flops(threads);
-  return std::max(streaming, work.flops / flops * 1e6);
+  return std::max(memory, work.flops / flops * 1e6);
 }
 
 // States and values below the smallest normal float32, as decay makes them.
@@ -249,7 +251,7 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "bench",
       "Time calls and compare with what the machine can do: the limit is an in-place update of\n"
-      "the same bytes (attention decode on a GPU: reading them), or the same arithmetic (as "
+      "the same bytes (attention decode: reading them), or the same arithmetic (as "
       "matrix\n"
       "products where the operation is made of them), measured in the same run on the same\n"
       "threads. On a GPU 'host us' is what the host spends on a call: validation, dispatch, "

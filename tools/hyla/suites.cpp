@@ -61,6 +61,25 @@ const std::vector<const char*> kCpu = {
     "norm_gated_rms:b=32",
     "attention_decode:b=4,kvlen=1024",
     "attention_prefill:lens=64,hq=16,hk=2",
+    "attention_append:lens=256,hk=2",
+    "attention_append:b=32,kvlen=100,hk=2,rope=halves,kv=e4m3",
+};
+
+// Caches of 256 MB, which no CPU keeps, and a prompt.
+const std::vector<const char*> kCpuAttention = {
+    "attention_decode:b=16,kvlen=8192,hq=16,hk=2,d=256",
+    "attention_decode:b=16,kvlen=8192,hq=16,hk=2,d=256,page=64",
+    "attention_decode:b=8,kvlen=16384,hq=32,hk=4,d=128",
+    "attention_decode:b=8,kvlen=16384,hq=32,hk=4,d=128,page=64",
+    "attention_decode:b=1,kvlen=131072,hq=32,hk=4,d=128,page=64",
+    "attention_decode:b=8,t=4,kvlen=16384,hq=32,hk=4,d=128,page=64",
+    "attention_decode:b=16,kvlen=8192,hq=16,hk=2,d=256,page=64,kv=e4m3",
+    "attention_prefill:lens=2048,hq=16,hk=2,d=128",
+    "attention_prefill:lens=2048,hq=16,hk=2,d=256",
+    "attention_prefill:lens=2048,hq=16,hk=2,d=128,io=f32,kv=f32",
+    "attention_append:lens=2048,hk=2,d=256",
+    "attention_append:lens=2048,hk=2,d=256,rope=halves",
+    "attention_append:lens=2048,hk=2,d=256,rope=halves,kv=e4m3",
 };
 
 // The shapes of the tables that the library is measured by; operations join as their CUDA
@@ -231,6 +250,8 @@ const std::vector<Suite>& suites() {
   static const std::vector<Suite> all = {
       {"quick", "every operation, small", kQuick},
       {"cpu", "one layer's shapes on the CPU", kCpu},
+      {"cpu-attention", "attention of long rows on the CPU; to measure, too long to check",
+       kCpuAttention},
       {"gpu", "the shapes of the published tables on a CUDA device", kGpu},
       {"prefill", "chunked prefill on a CUDA device; to measure, too long to check", kPrefill},
       {"attention", "attention of long rows on a CUDA device; to measure, too long to check",

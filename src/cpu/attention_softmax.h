@@ -1,0 +1,145 @@
+// What all ways through attention have in common: masks, the softmax's state, outputs. Compiled for
+// each target (see foreach_target.h).
+//
+// Logits are in units of ln 2, so that weights are powers of two.
+#if defined(HYLA_CPU_ATTENTION_SOFTMAX_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_ATTENTION_SOFTMAX_H_
+#undef HYLA_CPU_ATTENTION_SOFTMAX_H_
+#else
+#define HYLA_CPU_ATTENTION_SOFTMAX_H_
+#endif
+
+#include "cpu/kv_lines.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// Below every logit, and finite: no difference of two of them is NaN.
+constexpr float kNoLogit = -3.0e38f;
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+
+HYLA_INLINE std::int64_t whole(std::int64_t count, std::int64_t unit) {
+  return (count + unit - 1) / unit * unit;
+}
+
+// Which keys each column of a tile sees.
+struct Sight {
+  attention::KeyRange seen[kBlockColumns];
+  attention::KeyRange by_all;
+
+  Sight(const attention::RunProblem& p, const AttentionTile& tile) {
+    const attention::Queries& q = p.queries;
+    const std::int64_t group = q.query_heads / q.kv_heads;
+    const std::int64_t keys = p.cache.length(tile.row), position = keys - q.length(tile.row);
+    by_all = {0, keys};
+    for (std::int64_t m = 0; m < tile.count; ++m) {
+      seen[m] = q.mask.visible(position + (tile.first + m) / group, keys);
+      by_all.begin = std::max(by_all.begin, seen[m].begin);
+      by_all.end = std::min(by_all.end, seen[m].end);
+    }
+  }
+  bool all_see(std::int64_t first, std::int64_t count) const {
+    return by_all.begin <= first && first + count <= by_all.end;
+  }
+  bool sees(std::int64_t column, std::int64_t key) const {
+    return seen[column].begin <= key && key < seen[column].end;
+  }
+};
+
+// What a product becomes: logit = softcap * tanh(product * scale / softcap), in units of ln 2.
+struct Logits {
+  float scale, softcap;
+
+  explicit Logits(const attention::Queries& q)
+      : scale(static_cast<float>(q.softcap > 0 ? q.scale : q.scale * 1.4426950408889634)),
+        softcap(static_cast<float>(q.softcap)) {}
+
+  void cap(float* scaled, std::int64_t count) const {
+    if (softcap <= 0) return;
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      const F e = exp(mul(load(scaled + i), set(2.0f / softcap)));
+      const F tanh = sub(set(1.0f), div(set(2.0f), add(e, set(1.0f))));
+      store(mul(set(softcap * kLog2E), tanh), scaled + i);
+    }
+  }
+};
+
+// Columns of which all keys are known: outputs and LSE. `stride` is a multiple of kLanes.
+inline void finish(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t kv_head,
+                   float* highest, float* sums, float* out, std::int64_t stride) {
+  const attention::Queries& q = p.queries;
+  const std::int64_t group = q.query_heads / q.kv_heads;
+  for (std::int64_t m = 0; m < tile.count; ++m) {
+    const std::int64_t token = q.begin(tile.row) + (tile.first + m) / group;
+    const std::int64_t head = kv_head * group + (tile.first + m) % group;
+    float* values = out + m * stride;
+    const bool any = highest[m] > kNoLogit;
+    float factor = 1.0f;
+    if (any && q.sinks.present()) {
+      float sink;
+      load_line(q.sinks.data, q.sinks.dtype, head * q.sinks.strides[0], 1, 1, &sink);
+      sink *= kLog2E;
+      const float most = std::max(highest[m], sink);
+      factor = std::exp2(highest[m] - most);
+      sums[m] = sums[m] * factor + std::exp2(sink - most);
+      highest[m] = most;
+    }
+    const F inverse = set(any ? factor / sums[m] : 0.0f);
+    for (std::int64_t d = 0; d < stride; d += kLanes) {
+      store(mul(load(values + d), inverse), values + d);
+    }
+    store_line(values, q.value_dim, q.out.data, q.out.dtype,
+               token * q.out.strides[0] + head * q.out.strides[1], 1);
+    if (q.lse.present()) {
+      static_cast<float*>(q.lse.data)[token * q.lse.strides[0] + head * q.lse.strides[1]] =
+          any ? kLn2 * (highest[m] + std::log2(sums[m])) : -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+// One part of a head is done: its outputs where it is the only one.
+inline void leave(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t head,
+                  float* highest, float* sums, float* out, std::int64_t stride, float* partials) {
+  if (tile.splits == 1) return finish(p, tile, head, highest, sums, out, stride);
+  const std::int64_t at = (head - tile.head) * tile.splits + tile.split;
+  float* to = partials + tile.partials + at * partial_floats(p.queries, tile.count);
+  const std::size_t columns = static_cast<std::size_t>(tile.count) * sizeof(float);
+  std::memcpy(to, highest, columns);
+  std::memcpy(to + tile.count, sums, columns);
+  for (std::int64_t m = 0; m < tile.count; ++m) {
+    std::memcpy(to + 2 * tile.count + m * partial_stride(p.queries), out + m * stride,
+                static_cast<std::size_t>(stride) * sizeof(float));
+  }
+}
+
+// All parts of all heads of a tile. The first partial of a head becomes the whole.
+inline void join_parts(const attention::RunProblem& p, const AttentionTile& tile, float* partials) {
+  const std::int64_t size = partial_floats(p.queries, tile.count);
+  const std::int64_t stride = whole(p.queries.value_dim, kLanes);
+  for (std::int64_t h = 0; h < tile.heads; ++h) {
+    float* highest = partials + tile.partials + h * tile.splits * size;
+    float *sums = highest + tile.count, *out = sums + tile.count;
+    for (std::int64_t m = 0; m < tile.count; ++m) {
+      float most = highest[m];
+      for (std::int64_t i = 1; i < tile.splits; ++i) most = std::max(most, highest[i * size + m]);
+      float total = 0.0f;
+      float* sum = out + m * partial_stride(p.queries);
+      for (std::int64_t i = 0; i < tile.splits; ++i) {
+        const float factor = std::exp2(highest[i * size + m] - most);
+        total += sums[i * size + m] * factor;
+        const float* values = sum + i * size;
+        for (std::int64_t d = 0; d < stride; d += kLanes) {
+          const F before = i == 0 ? zero() : load(sum + d);
+          store(fma(load(values + d), set(factor), before), sum + d);
+        }
+      }
+      highest[m] = most;
+      sums[m] = total;
+    }
+    finish(p, tile, tile.head + h, highest, sums, out, partial_stride(p.queries));
+  }
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+#endif  // HYLA_CPU_ATTENTION_SOFTMAX_H_
