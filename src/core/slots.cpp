@@ -40,7 +40,16 @@ void check_starts(const Sequences& sequences) {
            "start " + text(start) + ", length " + text(length) + " at index " + text(i));
     }
   }
-  // Rows that share a token would write the same output twice.
+  // Rows that share a token would write the same output twice. In order, as most callers have them,
+  // they need no sorting, nor memory for it.
+  std::int64_t end = 0;
+  bool ordered = true;
+  for (std::int64_t i = 0; i < sequences.rows; ++i) {
+    if (sequences.length(i) == 0) continue;
+    ordered = ordered && sequences.begin(i) >= end;
+    end = sequences.begin(i) + sequences.length(i);
+  }
+  if (ordered) return;
   std::vector<std::int64_t> order(static_cast<std::size_t>(sequences.rows));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
   std::erase_if(order, [&](std::int64_t i) { return sequences.length(i) == 0; });

@@ -31,15 +31,21 @@ TEST(CpuSideEffects, TheCounterCounts) {
 }
 
 TEST(CpuSideEffects, DecodeAndMtpAllocateNothing) {
-  for (const char* problem : {"gdn_decode:b=4,hq=2,hv=4", "gdn_decode:b=4,hq=2,hv=4,layout=kv",
-                              "gdn_decode:b=4,hq=2,hv=4,state=bf16", "gdn_mtp:b=4,t=4,hq=2,hv=4",
-                              "gdn_mtp:b=2,t=8,hq=2,hv=4,mode=all"}) {
+  for (const char* problem :
+       {"gdn_decode:b=4,hq=2,hv=4", "gdn_decode:b=4,hq=2,hv=4,layout=kv",
+        "gdn_decode:b=4,hq=2,hv=4,state=bf16", "gdn_mtp:b=4,t=4,hq=2,hv=4",
+        "gdn_mtp:b=2,t=8,hq=2,hv=4,mode=all", "attention_decode:b=3,hq=8,hk=2,d=64,kvlen=1100+7+40",
+        "attention_decode:b=2,t=4,hq=8,hk=2,d=64,kvlen=1100,kv=e4m3",
+        "attention_decode:b=2,hq=8,hk=2,d=64,kvlen=1100,page=0,io=f32"}) {
     const Call call = random_call(testing::parse_problem(problem), CaseOptions::hostile());
     const auto step = [&] {
       std::visit(
           [&](const auto& p) {
             if constexpr (requires { gdn::decode(p, call.context); }) gdn::decode(p, call.context);
             if constexpr (requires { gdn::mtp(p, call.context); }) gdn::mtp(p, call.context);
+            if constexpr (requires { attention::run(p, {}, call.context); }) {
+              attention::run(p, {}, call.context);
+            }
           },
           call.params);
     };
