@@ -76,6 +76,11 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_decode:b=1,hq=24,hk=6,d=64,kvlen=30",
                       "attention_prefill:lens=70+40,hq=4,hk=2,d=64"));
 
+INSTANTIATE_TEST_SUITE_P(Append, CpuThreads,
+                         ::testing::Values("attention_append:lens=200+1+90,hk=4,d=128",
+                                           "attention_append:lens=300,hk=4,d=128,rope=halves,"
+                                           "kv=e4m3"));
+
 TEST(CpuThreads, CallsOfManyThreadsDoNotDisturbEachOther) {
   const Call call = random_call(testing::parse_problem("gdn_prefill:lens=70,hq=1,hv=2,k=64,v=64"));
   Context one;

@@ -60,6 +60,8 @@ struct Append {
       p.rope.cos = cos.view({positions, rotated / 2});
       p.rope.sin = sin.view({positions, rotated / 2});
       p.rope.interleaved = interleaved;
+      // Held to float64; the others turn in float32 and are held to the reference by tests/cpu.
+      p.impl = "reference";
     }
     return p;
   }

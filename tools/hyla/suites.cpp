@@ -76,7 +76,7 @@ const std::vector<const char*> kCpuAttention = {
     "attention_decode:b=16,kvlen=8192,hq=16,hk=2,d=256,page=64,kv=e4m3",
     "attention_prefill:lens=2048,hq=16,hk=2,d=128",
     "attention_prefill:lens=2048,hq=16,hk=2,d=256",
-    "attention_prefill:lens=2048,hq=16,hk=2,d=128,io=f32,kv=f32",
+    "attention_prefill:lens=2048,hq=16,hk=2,d=128,io=f32",
     "attention_append:lens=2048,hk=2,d=256",
     "attention_append:lens=2048,hk=2,d=256,rope=halves",
     "attention_append:lens=2048,hk=2,d=256,rope=halves,kv=e4m3",

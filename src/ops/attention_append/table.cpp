@@ -2,6 +2,7 @@
 #include <hyla/backend.h>
 
 #include "core/table.h"
+#include "cpu/append.h"
 #include "ops/tables.h"
 #include "problem/attention.h"
 #include "reference/attention.h"
@@ -21,6 +22,14 @@ constexpr core::Implementation<Problem> kTable[] = {
     {"cuda_heads", Device::Kind::kCuda, attention::append_refuses, nullptr,
      attention::launch_append},
 #endif
+    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kAvx512Bf16>, nullptr,
+     cpu::append<cpu::Target::kAvx512Bf16>},
+    {"cpu_avx512", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kAvx512>, nullptr,
+     cpu::append<cpu::Target::kAvx512>},
+    {"cpu_avx2", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kAvx2>, nullptr,
+     cpu::append<cpu::Target::kAvx2>},
+    {"cpu_baseline", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kBaseline>, nullptr,
+     cpu::append<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention_append},
 };
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }

@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/append.h"
+
+#undef HYLA_TARGET_SOURCE
+#define HYLA_TARGET_SOURCE "cpu/append_kernel.cpp"
+#include "cpu/foreach_target.h"
+#include "cpu/kv_lines.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+constexpr std::int64_t kLongestHead = 576;
+constexpr std::int64_t kLongestLine = (kLongestHead + kLanes - 1) / kLanes * kLanes;
+
+// Both without branches, so that the compiler makes vectors of loops over them.
+HYLA_INLINE std::uint8_t e4m3_bits(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const std::uint32_t sign = bits >> 24 & 0x80u;
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  const std::uint32_t most = 0x43e00000u;  // 448
+  const std::uint32_t near = magnitude < most ? magnitude : most;
+  const std::uint32_t normal = ((near + 0x7ffffu + (near >> 20 & 1u)) >> 20) - (120u << 3);
+  // Multiples of 2^-9 below 2^-6: the sum's last bit is worth as much.
+  float small;
+  std::memcpy(&small, &near, sizeof small);
+  small += 16384.0f;
+  std::uint32_t count;
+  std::memcpy(&count, &small, sizeof count);
+  const std::uint32_t finite = near < 0x3c800000u ? (count & 0xfu) : normal;
+  return static_cast<std::uint8_t>(sign | (magnitude > 0x7f800000u ? 0x7fu : finite));
+}
+HYLA_INLINE std::int8_t int8_value(float value) {
+  value = value > 127.0f ? 127.0f : value;
+  value = value > -127.0f ? value : -127.0f;
+  // To the nearest even integer: the last bit of the sum is worth one.
+  const float sum = value + 12582912.0f;
+  std::int32_t bits;
+  std::memcpy(&bits, &sum, sizeof bits);
+  return static_cast<std::int8_t>(bits);
+}
+
+// [D] of a head as the cache stores it, from `offset` on.
+inline void store_head(const float* line, std::int64_t dim, const TensorView& view,
+                       std::int64_t offset) {
+  if (view.dtype == DType::kFloat8E4M3) {
+    std::uint8_t* to = static_cast<std::uint8_t*>(view.data) + offset;
+    for (std::int64_t d = 0; d < dim; ++d) to[d] = e4m3_bits(line[d]);
+  } else if (view.dtype == DType::kInt8) {
+    std::int8_t* to = static_cast<std::int8_t*>(view.data) + offset;
+    for (std::int64_t d = 0; d < dim; ++d) to[d] = int8_value(line[d]);
+  } else {
+    store_line(line, dim, view.data, view.dtype, offset, 1);
+  }
+}
+
+// NaN is no magnitude.
+inline float largest_magnitude(const float* line, std::int64_t count) {
+  F most = zero();
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) most = max(abs(load(line + i)), most);
+  if (i < count) most = max(abs(load_n(line + i, static_cast<int>(count - i))), most);
+  return max_lane(most);
+}
+
+// Divides every run by its scale, which is stored.
+inline void scale_runs(float* line, std::int64_t dim, const TensorView& values,
+                       const TensorView& scales, const CacheRow& at, std::int64_t head) {
+  const float most = values.dtype == DType::kInt8 ? 127.0f : 448.0f;
+  const std::int64_t runs = scales.shape[scales.rank - 1], run = dim / runs;
+  float* to = static_cast<float*>(scales.data) + at.offset(scales, head);
+  for (std::int64_t r = 0; r < runs; ++r) {
+    float* values_of_run = line + r * run;
+    const float scale = largest_magnitude(values_of_run, run) / most;
+    to[r * scales.strides[scales.rank - 1]] = scale;
+    for (std::int64_t d = 0; d < run; ++d) {
+      values_of_run[d] = scale == 0.0f ? 0.0f : values_of_run[d] / scale;
+    }
+  }
+}
+
+// The rotation of one position.
+struct Turn {
+  alignas(64) float cos[kLongestLine], sin[kLongestLine];
+
+  void load_position(const attention::AppendProblem& p, std::int64_t position) {
+    load_line(p.cos.data, p.cos.dtype, position * p.cos.strides[0], p.cos.strides[1],
+              p.cos.shape[1], cos);
+    load_line(p.sin.data, p.sin.dtype, position * p.sin.strides[0], p.sin.strides[1],
+              p.sin.shape[1], sin);
+  }
+  void apply(float* line, std::int64_t half, bool interleaved) const {
+    if (!interleaved) return apply_halves(line, half);
+    for (std::int64_t i = 0; i < half; ++i) {
+      const float x = line[2 * i], y = line[2 * i + 1];
+      line[2 * i] = x * cos[i] - y * sin[i];
+      line[2 * i + 1] = y * cos[i] + x * sin[i];
+    }
+  }
+  void apply_halves(float* line, std::int64_t half) const {
+    std::int64_t i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+      const F x = load(line + i), y = load(line + half + i), c = load(cos + i), s = load(sin + i);
+      store(sub(mul(x, c), mul(y, s)), line + i);
+      store(add(mul(y, c), mul(x, s)), line + half + i);
+    }
+    for (; i < half; ++i) {
+      const float x = line[i], y = line[half + i];
+      line[i] = x * cos[i] - y * sin[i];
+      line[half + i] = y * cos[i] + x * sin[i];
+    }
+  }
+};
+
+// One tensor's row of a token, all heads. `turn`: null where nothing is rotated.
+inline void append_row(const attention::AppendProblem& p, const TensorView& from,
+                       std::int64_t token, const TensorView& to, const TensorView& scales,
+                       const CacheRow& at, const Turn* turn) {
+  const std::int64_t dim = from.shape[2];
+  const std::int64_t begin = token * from.strides[0];
+  if (turn == nullptr && from.dtype == to.dtype) {
+    const auto size = static_cast<std::int64_t>(size_of(from.dtype));
+    const char* source = static_cast<const char*>(from.data) + begin * size;
+    char* target = static_cast<char*>(to.data);
+    const bool in_one = from.strides[1] == dim && to.strides[to.rank - 2] == dim;
+    const std::int64_t pieces = in_one ? 1 : p.heads;
+    const auto bytes = static_cast<std::size_t>((in_one ? p.heads : 1) * dim * size);
+    for (std::int64_t head = 0; head < pieces; ++head) {
+      std::memcpy(target + at.offset(to, head) * size, source + head * from.strides[1] * size,
+                  bytes);
+    }
+    return;
+  }
+  alignas(64) float line[kLongestLine];
+  for (std::int64_t head = 0; head < p.heads; ++head) {
+    load_line(from.data, from.dtype, begin + head * from.strides[1], 1, dim, line);
+    if (turn != nullptr) turn->apply(line, p.cos.shape[1], p.interleaved);
+    if (scales.present()) scale_runs(line, dim, to, scales, at, head);
+    store_head(line, dim, to, at.offset(to, head));
+  }
+}
+
+void append_tokens(const attention::AppendProblem& p, std::int64_t begin, std::int64_t end) {
+  const attention::CacheView& cache = p.cache;
+  Turn turn;
+  std::int64_t before = 0;  // tokens of earlier rows
+  for (std::int64_t row = 0; row < p.sequences.rows && before < end; ++row) {
+    const std::int64_t added = p.sequences.length(row);
+    const std::int64_t first = std::max<std::int64_t>(begin - before, 0);
+    const std::int64_t last = std::min(end - before, added);
+    before += added;
+    if (first >= last) continue;
+    const std::int64_t position = cache.length(row) - added;
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t token = p.sequences.begin(row) + i;
+      const CacheRow at = cache_row(cache, row, position + i);
+      const bool rotates = p.cos.present();
+      if (rotates) turn.load_position(p, position + i);
+      append_row(p, p.k, token, cache.k, cache.k_scales, at, rotates ? &turn : nullptr);
+      if (p.v.present()) append_row(p, p.v, token, cache.v, cache.v_scales, at, nullptr);
+    }
+  }
+}
+
+extern const AppendKernels kAppendKernels;
+const AppendKernels kAppendKernels = {append_tokens};
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+
+#if HYLA_TARGET_ONCE
+namespace hyla::cpu {
+const AppendKernels& append_kernels(Target target) { return HYLA_TARGET_SELECT(kAppendKernels); }
+}  // namespace hyla::cpu
+#endif

@@ -1,0 +1,110 @@
+// The kernels convert one-byte numbers without tables or branches: every one of them, and what lies
+// between them.
+#include <gtest/gtest.h>
+#include <hyla/attention.h>
+#include <hyla/backend.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace hyla::cpu_test {
+namespace {
+
+constexpr std::int64_t kDim = 256;
+
+// Every finite e4m3, every midpoint of two neighbours, both with their neighbours in float32, what
+// overflows, and what is below everything.
+std::vector<float> hard_numbers() {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::vector<float> numbers = {kInfinity, 1e30f, 464.0f, 480.0f, 1e-30f, 1e-40f, 0.0f};
+  const auto around = [&](float x) {
+    for (const float y : {x, std::nextafterf(x, kInfinity), std::nextafterf(x, 0.0f)}) {
+      numbers.push_back(y);
+    }
+  };
+  for (int bits = 0; bits < 0x7e; ++bits) {
+    const float low = detail::e4m3_to_float(static_cast<std::uint8_t>(bits));
+    const float high = detail::e4m3_to_float(static_cast<std::uint8_t>(bits + 1));
+    around(low);
+    around((low + high) / 2);
+  }
+  for (int i = 0; i <= 130; ++i) {
+    around(static_cast<float>(i));
+    around(static_cast<float>(i) + 0.5f);
+  }
+  const std::size_t count = numbers.size();
+  for (std::size_t i = 0; i < count; ++i) numbers.push_back(-numbers[i]);
+  while (numbers.size() % kDim != 0) numbers.push_back(1.0f);
+  return numbers;
+}
+
+class OneByte : public ::testing::TestWithParam<DType> {};
+
+TEST_P(OneByte, AppendRoundsAsTheFormatsDo) {
+  std::vector<float> numbers = hard_numbers();
+  if (GetParam() == DType::kFloat8E4M3) numbers[0] = std::numeric_limits<float>::quiet_NaN();
+  const auto tokens = static_cast<std::int64_t>(numbers.size()) / kDim;
+  std::vector<std::uint8_t> k(numbers.size()), v(numbers.size());
+  std::array<std::int64_t, 2> offsets = {0, tokens};
+  attention::AppendParams p;
+  p.cache =
+      attention::KvCache::dense(TensorView::dense(k.data(), GetParam(), {1, tokens, 1, kDim}),
+                                TensorView::dense(v.data(), GetParam(), {1, tokens, 1, kDim}));
+  p.k = p.v = TensorView::dense(numbers.data(), DType::kFloat32, {tokens, 1, kDim});
+  p.cu_seqlens = TensorView::dense(offsets.data(), DType::kInt64, {2});
+  for (const Candidate& candidate : explain(p)) {
+    if (!candidate.supported) continue;
+    std::fill(k.begin(), k.end(), std::uint8_t{0x55});
+    p.impl = candidate.implementation.c_str();
+    attention::append(p);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      std::uint8_t want = detail::float_to_e4m3(numbers[i]);
+      if (GetParam() == DType::kInt8) {
+        const float near = std::fmin(127.0f, std::fmax(-127.0f, std::nearbyint(numbers[i])));
+        want = static_cast<std::uint8_t>(static_cast<std::int8_t>(near));
+      }
+      EXPECT_EQ(k[i], want) << numbers[i] << " by " << candidate.implementation;
+      EXPECT_EQ(v[i], want) << numbers[i] << " by " << candidate.implementation;
+    }
+  }
+}
+
+// One key has all the weight, so the output is its value.
+TEST_P(OneByte, AttentionReadsEveryNumber) {
+  std::vector<std::uint8_t> k(kDim), v(kDim);
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<std::uint8_t>(i);
+  const auto value = [&](std::uint8_t bits) {
+    if (GetParam() == DType::kInt8) return static_cast<float>(static_cast<std::int8_t>(bits));
+    return detail::e4m3_to_float(bits);
+  };
+  if (GetParam() == DType::kFloat8E4M3) v[0x7f] = v[0xff] = 0;  // NaN
+  // 1 query is streamed, 20 are a block.
+  for (const std::int64_t heads : {std::int64_t{1}, std::int64_t{20}}) {
+    std::vector<float> q(static_cast<std::size_t>(heads * kDim), 1.0f);
+    std::vector<float> out(q.size());
+    std::array<std::int64_t, 2> offsets = {0, 1};
+    attention::RunParams p;
+    p.q = TensorView::dense(q.data(), DType::kFloat32, {1, heads, kDim});
+    p.out = TensorView::dense(out.data(), DType::kFloat32, {1, heads, kDim});
+    p.cache = attention::KvCache::dense(TensorView::dense(k.data(), GetParam(), {1, 1, 1, kDim}),
+                                        TensorView::dense(v.data(), GetParam(), {1, 1, 1, kDim}));
+    p.cu_seqlens = TensorView::dense(offsets.data(), DType::kInt64, {2});
+    for (const Candidate& candidate : explain(p)) {
+      if (!candidate.supported) continue;
+      std::fill(out.begin(), out.end(), std::nanf(""));
+      p.impl = candidate.implementation.c_str();
+      attention::run(p);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        EXPECT_EQ(out[i], value(v[i % kDim])) << i << " by " << candidate.implementation;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, OneByte, ::testing::Values(DType::kFloat8E4M3, DType::kInt8));
+
+}  // namespace
+}  // namespace hyla::cpu_test
