@@ -9,13 +9,15 @@
 
 namespace hyla::cpu {
 
-inline constexpr std::int64_t kConvChannels = 256;  // a block of them is a unit of work with a row
-inline constexpr std::int64_t kConvColumns = 32;    // of a pool, at most: they lie on the stack
+inline constexpr std::int64_t kConvChannels = 1024;  // of a block, at most: they lie on the stack
+inline constexpr std::int64_t kConvColumns = 32;     // of a pool, at most
+inline constexpr std::int64_t kConvPast = 4096;      // channels of a block times columns, at most
 
+// A unit of work is a row and a block of `width` channels; rows inside. Channels do not depend on
+// each other, so the bits of a result do not depend on the width.
 struct ConvKernels {
-  // Units of the list of (channel block, row), rows inside.
-  void (*prefill)(const conv::PrefillProblem& p, Range units);
-  void (*update)(const conv::UpdateProblem& p, Range units);
+  void (*prefill)(const conv::PrefillProblem& p, std::int64_t width, Range units);
+  void (*update)(const conv::UpdateProblem& p, std::int64_t width, Range units);
 };
 const ConvKernels& conv_kernels(Target target);
 

@@ -17,15 +17,6 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
-template <class T>
-HYLA_INLINE F load_some(const T* from, std::int64_t n) {
-  return n >= kLanes ? load(from) : load_n(from, static_cast<int>(n));
-}
-template <class T>
-HYLA_INLINE void store_some(F x, T* to, std::int64_t n) {
-  n >= kLanes ? store(x, to) : store_n(x, to, static_cast<int>(n));
-}
-
 // Asks for the cache lines of kCount elements.
 template <int kCount, class S>
 HYLA_INLINE void prefetch(const S* at) {

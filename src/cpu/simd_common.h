@@ -36,6 +36,16 @@ HYLA_INLINE F exp2(F x) {
 
 HYLA_INLINE F sigmoid(F x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }
 
+// As many lanes of n as there are.
+template <class T>
+HYLA_INLINE F load_some(const T* from, std::int64_t n) {
+  return n >= kLanes ? load(from) : load_n(from, static_cast<int>(n));
+}
+template <class T>
+HYLA_INLINE void store_some(F x, T* to, std::int64_t n) {
+  n >= kLanes ? store(x, to) : store_n(x, to, static_cast<int>(n));
+}
+
 // `count` values as floats, and back.
 template <class T>
 HYLA_INLINE void load_all(const T* from, std::int64_t count, float* to) {

@@ -40,7 +40,7 @@ HYLA_INLINE F fma(F a, F b, F c) {
 HYLA_INLINE F max(F a, F b) { return a > b ? a : b; }
 HYLA_INLINE F min(F a, F b) { return a < b ? a : b; }
 HYLA_INLINE F abs(F a) { return F(Bits(a) & 0x7fffffffu); }
-// Right for magnitudes below 2^22, which is all that exp needs.
+// The baseline's is right for magnitudes below 2^22, which is all that exp needs.
 HYLA_INLINE F round(F a) {
 #if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
   return F(_mm256_round_ps(__m256(a), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -48,11 +48,33 @@ HYLA_INLINE F round(F a) {
   return F(_mm512_roundscale_ps(__m512(a), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
   const F magic = set(12582912.0f);
-  volatile F shifted = a + magic;  // not to be simplified away
-  return F(shifted) - magic;
+  F shifted = a + magic;
+#if defined(__SSE2__)
+  asm("" : "+x"(shifted));  // not to be simplified away, whatever the flags
+#endif
+  return shifted - magic;
 #endif
 }
 HYLA_INLINE F power_of_two(F n) { return F((__builtin_convertvector(n, Ints) + 127) << 23); }
+// The two halves of 2^u: u - floor(u), and x 2^floor(u) for u of -127 (then 0) to 127. Without
+// AVX-512 the floor is that of u - 1/2 rounded: a whole u may be 1 + (u - 1).
+HYLA_INLINE F fraction(F u) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  return F(_mm512_reduce_ps(__m512(u), _MM_FROUND_TO_NEG_INF));
+#else
+  return u - round(u - 0.5f);
+#endif
+}
+HYLA_INLINE F scale_by_floor(F x, F u) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+  return F(_mm512_scalef_ps(__m512(x), __m512(u)));
+#else
+  return x * power_of_two(round(u - 0.5f));
+#endif
+}
+
+HYLA_INLINE F raw(F x) { return x; }
+HYLA_INLINE F from_raw(F x) { return x; }
 
 HYLA_INLINE F times_power_of_two(F y, F n) {
 #if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
@@ -232,6 +254,13 @@ HYLA_INLINE P pack_pairs(F low, F high) {
       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const auto both = (__m512i)(_mm512_cvtne2ps_pbh(__m512(high), __m512(low)));
   return P(_mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), both));
+}
+HYLA_INLINE P zip_lower(P a, P b) { return P(_mm512_unpacklo_epi16(__m512i(a), __m512i(b))); }
+HYLA_INLINE P zip_upper(P a, P b) { return P(_mm512_unpackhi_epi16(__m512i(a), __m512i(b))); }
+HYLA_INLINE void store_zipped(F lower, F upper, bfloat16* to) {
+  const auto both = (__m512i)(_mm512_cvtne2ps_pbh(__m512(upper), __m512(lower)));
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm512_storeu_si512(static_cast<void*>(to), _mm512_permutexvar_epi64(order, both));
 }
 #endif
 

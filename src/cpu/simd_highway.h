@@ -42,6 +42,28 @@ HYLA_INLINE F times_power_of_two(F y, F n) {
 }
 HYLA_INLINE bool any_greater(F a, F b) { return !hn::AllFalse(kTag, hn::Gt(a, b)); }
 
+// The two halves of 2^u: u - floor(u), and x 2^floor(u) for u of -127 (then 0) to 127.
+HYLA_INLINE F fraction(F u) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return F{_mm512_reduce_ps(u.raw, _MM_FROUND_TO_NEG_INF)};
+#else
+  return sub(u, hn::Floor(u));
+#endif
+}
+HYLA_INLINE F scale_by_floor(F x, F u) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return F{_mm512_scalef_ps(x.raw, u.raw)};
+#else
+  return mul(x, power_of_two(hn::Floor(u)));
+#endif
+}
+
+HYLA_INLINE auto raw(F x) { return x.raw; }
+template <class Raw>
+HYLA_INLINE F from_raw(Raw x) {
+  return F{x};
+}
+
 HYLA_INLINE F load(const float* from) { return hn::LoadU(kTag, from); }
 HYLA_INLINE void store(F x, float* to) { hn::StoreU(x, kTag, to); }
 
@@ -176,6 +198,15 @@ HYLA_INLINE P pack_pairs(F low, F high) {
       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.raw, low.raw));
   return P{_mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), both)};
+}
+// {a0 b0 a1 b1 ...} of two lines of bfloat16, in blocks of eight: the lower or the upper four of
+// each. store_zipped brings floats of that order back into a line.
+HYLA_INLINE P zip_lower(P a, P b) { return P{_mm512_unpacklo_epi16(a.raw, b.raw)}; }
+HYLA_INLINE P zip_upper(P a, P b) { return P{_mm512_unpackhi_epi16(a.raw, b.raw)}; }
+HYLA_INLINE void store_zipped(F lower, F upper, bfloat16* to) {
+  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper.raw, lower.raw));
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm512_storeu_si512(static_cast<void*>(to), _mm512_permutexvar_epi64(order, both));
 }
 #endif
 

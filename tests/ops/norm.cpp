@@ -97,7 +97,11 @@ void check(std::uint64_t seed) {
     test.params.impl = candidate.implementation.c_str();
     norm::gated_rms(test.params);
     // D positive terms in a row lose at most D roundings; the rest is a dozen operations.
-    const double slack = static_cast<double>(D + 16) * unit_roundoff(candidate.implementation);
+    double slack = static_cast<double>(D + 16) * unit_roundoff(candidate.implementation);
+    // Gates of 16-bit results may cost a 128th of what their rounding does (cpu/quick_sigmoid.h).
+    const bool quick =
+        candidate.implementation.rfind("cpu_", 0) == 0 && test.params.out.dtype != DType::kFloat32;
+    if (quick) slack += 0x1p-18;
     Tensor out = test.tensors.at("out"), untouched = before.at("out");
     long double divisor = 0;
     test.for_each([&](const std::array<std::int64_t, 3>& at) {

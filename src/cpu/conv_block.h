@@ -1,0 +1,164 @@
+// A block of channels of the convolution. Compiled for each target (see foreach_target.h).
+#if defined(HYLA_CPU_CONV_BLOCK_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_CONV_BLOCK_H_
+#undef HYLA_CPU_CONV_BLOCK_H_
+#else
+#define HYLA_CPU_CONV_BLOCK_H_
+#endif
+
+#include "cpu/columns.h"
+#include "cpu/quick_sigmoid.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// Its weights, and what the row at hand had before the call.
+struct ConvBlock {
+  std::int64_t first = 0, count = 0;  // channels
+  bool silu = false, zipped = false;
+  const float* before[3];  // the last W-1 inputs, oldest first
+  alignas(64) float weight[4][kConvChannels];
+  alignas(64) float bias[kConvChannels];
+  alignas(64) float past[kConvPast];             // [columns, count], oldest first
+  alignas(64) float inputs[4][kConvChannels];    // on their way to the pool
+  alignas(64) float zipped_bias[kConvChannels];  // for slide_pairs
+  alignas(64) float zipped_weight[2][kConvChannels];
+};
+
+inline void load_weights(const conv::Problem& p, ConvBlock& b) {
+  load_columns(p.weight.data, p.weight.dtype, b.first * p.weight.channel_stride,
+               p.weight.channel_stride, p.weight.tap_stride, p.W, b.count, b.weight[0],
+               kConvChannels);
+  if (p.bias.present()) {
+    load_line(p.bias.data, p.bias.dtype, b.first * p.bias.stride, p.bias.stride, b.count, b.bias);
+  } else {
+    std::fill_n(b.bias, b.count, 0.0f);
+  }
+  b.zipped = false;
+}
+
+template <class T, int kCount>
+HYLA_INLINE void activate(F (&y)[kCount]) {
+  if constexpr (sizeof(T) == 2) {
+    quick_silus(y);
+  } else {
+    // silu(y) = y sigmoid(y), and 0 at -inf
+    for (int i = 0; i < kCount; ++i) y[i] = mul(max(set(-3.4e38f), y[i]), sigmoid(y[i]));
+  }
+}
+
+// One vector of channels over `tokens` tokens, kTogether at a time; the window slides in registers.
+// kInside: the inputs before them are in x, otherwise in b.before. `lanes`: how many there are.
+template <int kWidth, int kTogether, bool kInside, class T>
+HYLA_INLINE void slide(const ConvBlock& b, std::int64_t channel, std::int64_t lanes, const T* x,
+                       std::int64_t x_stride, T* out, std::int64_t out_stride,
+                       std::int64_t tokens) {
+  F weight[kWidth], window[kWidth];
+#pragma GCC unroll 4
+  for (int j = 0; j < kWidth; ++j) weight[j] = load(b.weight[j] + channel);
+#pragma GCC unroll 4
+  for (int j = 0; j + 1 < kWidth; ++j) {
+    window[j] = kInside ? load_some(x + (j + 1 - kWidth) * x_stride + channel, lanes)
+                        : load(b.before[j] + channel);
+  }
+  const F bias = load(b.bias + channel);
+  for (std::int64_t t = 0; t < tokens; t += kTogether) {
+    F y[kTogether];
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) {
+      window[kWidth - 1] = load_some(x + (t + i) * x_stride + channel, lanes);
+      y[i] = bias;
+#pragma GCC unroll 4
+      for (int j = 0; j < kWidth; ++j) y[i] = fma(weight[j], window[j], y[i]);
+#pragma GCC unroll 4
+      for (int j = 0; j + 1 < kWidth; ++j) window[j] = window[j + 1];
+    }
+    if (b.silu) activate<T>(y);
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) {
+      store_some(y[i], out + (t + i) * out_stride + channel, lanes);
+    }
+  }
+}
+
+#if HYLA_TARGET_HAS_PAIRS
+// Channels of bfloat16 as zip_lower and zip_upper order them: pairs of neighbouring inputs meet
+// pairs of weights.
+constexpr std::int64_t kZipped = 2 * kLanes;
+
+inline void zip_weights(ConvBlock& b) {
+  if (b.zipped) return;
+  b.zipped = true;
+  for (std::int64_t c = 0; c + kZipped <= b.count; c += kZipped) {
+    for (int half = 0; half < 2; ++half) {
+      for (int quad = 0; quad < 4; ++quad) {
+        const std::int64_t from = c + quad * 8 + half * 4, to = c + half * kLanes + quad * 4;
+        std::copy_n(b.bias + from, 4, b.zipped_bias + to);
+      }
+    }
+    for (int pair = 0; pair < 2; ++pair) {
+      alignas(64) float pairs[kZipped];
+      for (int i = 0; i < 2; ++i) {
+        const std::int64_t at = c + i * kLanes;
+        store_pairs(pack_pairs(load(b.weight[2 * pair] + at), load(b.weight[2 * pair + 1] + at)),
+                    pairs + i * kLanes);
+      }
+      for (int half = 0; half < 2; ++half) {
+        for (int quad = 0; quad < 4; ++quad) {
+          std::copy_n(pairs + quad * 8 + half * 4, 4,
+                      b.zipped_weight[pair] + c + half * kLanes + quad * 4);
+        }
+      }
+    }
+  }
+}
+
+// Four taps over four tokens that have three others before them in x. Returns the number of channels
+// done.
+inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int64_t x_stride,
+                                bfloat16* out, std::int64_t out_stride) {
+  std::int64_t c = 0;
+  for (; c + kZipped <= b.count; c += kZipped) {
+    P weight[2][2];  // [taps][lower, upper]
+    F bias[2];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      weight[0][half] = load_pairs(b.zipped_weight[0] + c + half * kLanes);
+      weight[1][half] = load_pairs(b.zipped_weight[1] + c + half * kLanes);
+      bias[half] = load(b.zipped_bias + c + half * kLanes);
+    }
+    P line[7], lower[6], upper[6];
+#pragma GCC unroll 8
+    for (int t = 0; t < 7; ++t) line[t] = load_pairs(x + (t - 3) * x_stride + c);
+#pragma GCC unroll 8
+    for (int t = 0; t < 6; ++t) {
+      lower[t] = zip_lower(line[t], line[t + 1]);
+      upper[t] = zip_upper(line[t], line[t + 1]);
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < 4; t += 2) {
+      F y[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 2; ++i) {
+        const int u = t + i;
+        // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
+        __builtin_prefetch(x + (u + 4) * x_stride + c, 0, 3);
+        __builtin_prefetch(out + (u + 4) * out_stride + c, 1, 2);
+        y[2 * i] =
+            dot_pairs(dot_pairs(bias[0], lower[u], weight[0][0]), lower[u + 2], weight[1][0]);
+        y[2 * i + 1] =
+            dot_pairs(dot_pairs(bias[1], upper[u], weight[0][1]), upper[u + 2], weight[1][1]);
+      }
+      if (b.silu) quick_silus(y);
+#pragma GCC unroll 4
+      for (int i = 0; i < 2; ++i)
+        store_zipped(y[2 * i], y[2 * i + 1], out + (t + i) * out_stride + c);
+    }
+  }
+  return c;
+}
+#endif
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+#endif  // HYLA_CPU_CONV_BLOCK_H_
