@@ -30,6 +30,22 @@ void copy_lines(const From* from, std::int64_t from_stride, To* to, std::int64_t
   }
 }
 
+// The same past the caches, which would read every line before they write it; where lines do not
+// begin and end with a vector, as copy_lines. The caller flushes.
+template <class To>
+void stream_lines(const float* from, std::int64_t from_stride, To* to, std::int64_t to_stride,
+                  std::int64_t inner, std::int64_t outer) {
+  constexpr std::size_t kVector = kLanes * sizeof(To);
+  const bool whole = reinterpret_cast<std::uintptr_t>(to) % kVector == 0 &&
+                     to_stride % kLanes == 0 && inner % kLanes == 0;
+  if (!whole) return copy_lines(from, from_stride, to, to_stride, inner, outer);
+  for (std::int64_t line = 0; line < outer; ++line) {
+    for (std::int64_t i = 0; i < inner; i += kLanes) {
+      stream(load(from + line * from_stride + i), to + line * to_stride + i);
+    }
+  }
+}
+
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
 HYLA_TARGET_END
 #endif  // HYLA_CPU_GDN_POOL_H_

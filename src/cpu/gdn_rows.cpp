@@ -11,6 +11,9 @@ namespace {
 // Less than this many state elements times tokens is not worth waking a thread: about 2 us.
 constexpr std::int64_t kLeastWork = 32 << 10;
 
+// More than this does not stay in a cache until someone reads it.
+constexpr std::int64_t kCacheBytes = 32 << 20;
+
 std::int64_t longest_row(const gdn::MtpProblem& p) {
   if (!p.sequences.ragged()) return p.sequences.tokens;
   std::int64_t longest = 0;
@@ -25,6 +28,11 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
   // The norm looks at all values of a head at once.
   plan.parts = p.norm.present() ? 1 : p.V / kPartWidth;
   plan.units = p.sequences.rows * p.heads * plan.parts;
+  const gdn::PoolView& steps = p.states_out.present() ? p.states_out : p.final;
+  const std::int64_t tokens = p.sequences.tokens * (p.sequences.ragged() ? 1 : p.sequences.rows);
+  const std::int64_t bytes =
+      tokens * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(steps.dtype));
+  plan.stream = (p.states_out.present() || p.step_slots.present()) && bytes > kCacheBytes;
   return plan;
 }
 

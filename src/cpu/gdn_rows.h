@@ -13,6 +13,7 @@ namespace hyla::cpu {
 struct RowsPlan {
   std::int64_t parts = 1;  // of a head
   std::int64_t units = 0;  // rows * heads * parts
+  bool stream = false;     // states of all tokens go past the caches
 };
 
 struct RowsKernels {

@@ -29,6 +29,7 @@ struct HeadWalk {
   const gdn::MtpProblem& p;
   std::int64_t row, head, v0, v1;
   float* scratch;
+  bool stream;
 
   const S* read() const { return pool_at<S>(p.initial, p.slots.read_slot(row), head); }
   std::int64_t commit() const {
@@ -120,7 +121,13 @@ struct HeadWalk {
       } else {
         std::memcpy(group, kept, static_cast<std::size_t>(inner * outer) * sizeof(float));
       }
+      const S* next = read() + ahead_of(j, 1);
       for (std::int64_t i = 0; i < count; ++i) {
+        // The next group comes while this one is worked on, a part with every token.
+        for (std::int64_t line = t > 0 ? outer : outer * i / count; line < outer * (i + 1) / count;
+             ++line) {
+          prefetch_line(next + line * pool_stride, inner);
+        }
         Layout::step(tokens[i], p.K, n, group, inner, group, inner, group, v[i] + j - v0,
                      o[i] + j - v0);
         keep(t + i + 1, group, inner, outer, j);
@@ -139,12 +146,12 @@ struct HeadWalk {
       const std::int64_t bytes =
           row * p.states_out_row_stride * static_cast<std::int64_t>(size_of(steps.dtype));
       steps.data = static_cast<char*>(steps.data) + bytes;
-      store_lines(group, inner, outer, steps, (tokens - 1) * steps.slot_stride, j);
+      store_lines(group, inner, outer, steps, (tokens - 1) * steps.slot_stride, j, stream);
     }
     if (p.step_slots.present()) {
       const std::int64_t slot = p.slots.checked(p.step_slots.at(row, tokens - 1), p.final.slots);
       if (slot != core::kNullSlot) {
-        store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j);
+        store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j, stream);
       }
     }
     if (tokens == commit()) keep_final(group, inner, outer, j);
@@ -154,25 +161,31 @@ struct HeadWalk {
                   std::int64_t j) const {
     const std::int64_t slot = final_slot();
     if (slot != core::kNullSlot) {
-      store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j);
+      store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j, false);
     }
   }
 
   void store_lines(const float* group, std::int64_t inner, std::int64_t outer,
-                   const gdn::PoolView& pool, std::int64_t slot_offset, std::int64_t j) const {
+                   const gdn::PoolView& pool, std::int64_t slot_offset, std::int64_t j,
+                   bool past_caches) const {
     const std::int64_t offset = slot_offset + head * pool.head_stride + j * pool.v_stride;
-    const std::int64_t stride = line_stride(pool);
     switch (pool.dtype) {
       case DType::kBFloat16:
-        return copy_lines(group, inner, static_cast<bfloat16*>(pool.data) + offset, stride, inner,
-                          outer);
+        return store_group(group, inner, outer, static_cast<bfloat16*>(pool.data) + offset,
+                           line_stride(pool), past_caches);
       case DType::kFloat16:
-        return copy_lines(group, inner, static_cast<float16*>(pool.data) + offset, stride, inner,
-                          outer);
+        return store_group(group, inner, outer, static_cast<float16*>(pool.data) + offset,
+                           line_stride(pool), past_caches);
       default:
-        return copy_lines(group, inner, static_cast<float*>(pool.data) + offset, stride, inner,
-                          outer);
+        return store_group(group, inner, outer, static_cast<float*>(pool.data) + offset,
+                           line_stride(pool), past_caches);
     }
+  }
+  template <class To>
+  static void store_group(const float* group, std::int64_t inner, std::int64_t outer, To* to,
+                          std::int64_t stride, bool past_caches) {
+    (past_caches ? stream_lines<To> : copy_lines<float, To>)(group, inner, to, stride, inner,
+                                                             outer);
   }
 
   // No tokens: the state passes through to the write slot.
@@ -198,11 +211,13 @@ void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, floa
     const std::int64_t last = std::min(plan.parts, part + units.end - unit);
     const std::int64_t row = index / p.heads;
     if (p.slots.read_slot(row) != core::kNullSlot) {
-      const HeadWalk<Layout, S> walk{p, row, index % p.heads, part * width, last * width, scratch};
+      const HeadWalk<Layout, S> walk{
+          p, row, index % p.heads, part * width, last * width, scratch, plan.stream};
       walk.run();
     }
     unit += last - part;
   }
+  if (plan.stream) flush_stream();
 }
 
 template <class Layout>

@@ -24,6 +24,12 @@ HYLA_INLINE void prefetch(const S* at) {
   for (int i = 0; i < kCount; i += kLine) __builtin_prefetch(at + i, 1);
 }
 
+template <class S>
+HYLA_INLINE void prefetch_line(const S* at, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(S);
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(at + i);
+}
+
 // delta and o of `count` value rows whose products with the old state are known; ks, qs and delta
 // have room for whole vectors.
 HYLA_INLINE void finish(const Token& t, std::int64_t count, const float* ks, const float* qs,

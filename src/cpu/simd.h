@@ -4,6 +4,7 @@
 //     F                     a full vector of kLanes floats
 //     load, store           from and to float, bfloat16, float16, rounded to nearest even
 //     load_n, store_n       the first n lanes; a load's other lanes are zero
+//     stream, flush_stream  as store, past the caches
 //     add sub mul fma ...   fma(a, b, c) = a * b + c
 //     sum, sum4             over the lanes of one vector; of four, as four floats
 //     sum_each              of kLanes vectors, one in each lane
@@ -38,6 +39,7 @@
 #define HYLA_TARGET_USES_HIGHWAY 0
 
 #ifdef HYLA_HAS_HIGHWAY
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 #define HYLA_TARGET_ONCE HWY_ONCE
 #if HWY_TARGET == HWY_AVX3_DL

@@ -140,6 +140,35 @@ HYLA_INLINE void store(F x, float16* to) {
 #endif
 }
 
+// Past the caches, to an address that is a multiple of the bytes of kLanes elements. After the last
+// one flush_stream() lets other threads see them.
+template <class T>
+HYLA_INLINE void stream(F x, T* to) {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 1
+  alignas(64) T lanes[kLanes];
+  store(x, lanes);
+  constexpr std::size_t kPart = sizeof lanes < 32 ? 16 : 32;
+  for (std::size_t i = 0; i < sizeof lanes; i += kPart) {
+    const char* from = reinterpret_cast<const char*>(lanes) + i;
+    char* part = reinterpret_cast<char*>(to) + i;
+    if constexpr (kPart == 16) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(part),
+                       _mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+    } else {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(part),
+                          _mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
+    }
+  }
+#else
+  store(x, to);
+#endif
+}
+HYLA_INLINE void flush_stream() {
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 1
+  _mm_sfence();
+#endif
+}
+
 // Blocks are four lanes, as over Highway: {a0 b0 a1 b1} of each block, or {a2 b2 a3 b3}; with kWide
 // {a0 a1 b0 b1}, or {a2 a3 b2 b3}.
 template <bool kUpper, bool kWide, int... kLane>

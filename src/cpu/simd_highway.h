@@ -96,6 +96,18 @@ HYLA_INLINE void store(F x, float16* to) {
              reinterpret_cast<std::uint16_t*>(to));
 }
 
+// Past the caches, to an address that is a multiple of the bytes of kLanes elements. After the last
+// one flush_stream() lets other threads see them.
+HYLA_INLINE void stream(F x, float* to) { hn::Stream(x, kTag, to); }
+template <class T>
+HYLA_INLINE void stream(F x, T* to) {
+  alignas(64) T lanes[kLanes];
+  store(x, lanes);
+  const auto bits = hn::Load(kHalfBitsTag, reinterpret_cast<const std::uint16_t*>(lanes));
+  hn::Stream(bits, kHalfBitsTag, reinterpret_cast<std::uint16_t*>(to));
+}
+HYLA_INLINE void flush_stream() { hwy::FlushStream(); }
+
 // Sums within blocks of four lanes, then over blocks.
 HYLA_INLINE auto sum_blocks(F x) {
   if constexpr (kLanes == 16) {
