@@ -19,9 +19,28 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 // Two tokens are as fast one after the other.
 constexpr std::int64_t kTogether = 3;
 
-// Of tokens that go together: their work is long, and so is the time that memory has. For one token
-// the next group is best (measured on Zen 4).
+// Fetched ahead by tokens that go together: their work is long, and so is the time that memory has.
+// One token fetches the next group.
 constexpr std::int64_t kGroupsAhead = 3;
+
+// Tokens of a row as the last head saw them: the next head often has the same q and k.
+struct RowTokens {
+  alignas(64) float q[kTokenBlock][kMaxDim], k[kTokenBlock][kMaxDim];
+  Token tokens[kTokenBlock];
+  std::int64_t row = -1, first = 0, q_head = 0, k_head = 0;
+
+  void load(const gdn::Problem& p, std::int64_t for_row, std::int64_t token, std::int64_t count,
+            std::int64_t head) {
+    const std::int64_t for_q = head / (p.heads / p.q_heads), for_k = head / (p.heads / p.k_heads);
+    const bool known = row == for_row && first == token && q_head == for_q && k_head == for_k;
+    row = for_row, first = token, q_head = for_q, k_head = for_k;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (!known) tokens[i] = load_token(p, row, token + i, q_head, k_head, q[i], k[i]);
+      tokens[i].alpha = alpha_of(p.gate, row, token + i, head);
+      tokens[i].beta = beta_of(p.beta, row, token + i, head);
+    }
+  }
+};
 
 // One head of one row, value rows v0 to v1, over a pool of S.
 template <class Layout, class S>
@@ -44,24 +63,23 @@ struct HeadWalk {
     return Layout::inner(1, 0) == 1 ? pool.v_stride : pool.k_stride;
   }
 
-  void run() const {
-    alignas(64) float q[kTokenBlock][kMaxDim], k[kTokenBlock][kMaxDim];
+  void run(RowTokens& known) const {
     alignas(64) float v[kTokenBlock][kMaxDim], o[kTokenBlock][kMaxDim];
-    Token tokens[kTokenBlock];
+    const Token* tokens = known.tokens;
     const std::int64_t length = p.sequences.length(row), begin = p.sequences.begin(row);
     const std::int64_t v_head = head / (p.heads / p.v_heads);
     if (length == 0) return copy_through();
     const bool only_final = !p.states_out.present() && !p.step_slots.present();
     for (std::int64_t t = 0; t < length; t += kTokenBlock) {
       const std::int64_t count = std::min(kTokenBlock, length - t);
+      known.load(p, row, begin + t, count, head);
       for (std::int64_t i = 0; i < count; ++i) {
-        tokens[i] = load_token(p, row, begin + t + i, head, q[i], k[i]);
         load_values(p.v, p.v.offset(row, begin + t + i, v_head, v0), v1 - v0, v[i]);
       }
       if (only_final && length == 1 && commit() == 1) {
         in_place(tokens[0], v[0], o[0]);
       } else if (only_final && length >= kTogether && length <= kTokenBlock) {
-        at_once(Together(tokens, length, commit(), p.K, q, k), v, o);
+        at_once(Together(tokens, length, commit(), p.K, known.q, known.k), v, o);
       } else {
         block(tokens, t, count, length, v, o);
       }
@@ -206,6 +224,7 @@ struct HeadWalk {
 template <class Layout, class S>
 void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
   const std::int64_t width = p.V / plan.parts;
+  RowTokens tokens;
   for (std::int64_t unit = units.begin; unit < units.end;) {
     const std::int64_t index = unit / plan.parts, part = unit % plan.parts;
     const std::int64_t last = std::min(plan.parts, part + units.end - unit);
@@ -213,7 +232,7 @@ void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, floa
     if (p.slots.read_slot(row) != core::kNullSlot) {
       const HeadWalk<Layout, S> walk{
           p, row, index % p.heads, part * width, last * width, scratch, plan.stream};
-      walk.run();
+      walk.run(tokens);
     }
     unit += last - part;
   }

@@ -17,17 +17,18 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
-// Asks for the cache lines of kCount elements.
+// Asks for the cache lines of kCount elements, up to the second cache: the first is full of the
+// group at hand.
 template <int kCount, class S>
 HYLA_INLINE void prefetch(const S* at) {
   constexpr int kLine = 64 / sizeof(S);
-  for (int i = 0; i < kCount; i += kLine) __builtin_prefetch(at + i, 1);
+  for (int i = 0; i < kCount; i += kLine) __builtin_prefetch(at + i, 0, 2);
 }
 
 template <class S>
 HYLA_INLINE void prefetch_line(const S* at, std::int64_t count) {
   constexpr std::int64_t kLine = 64 / sizeof(S);
-  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(at + i);
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(at + i, 0, 2);
 }
 
 // delta and o of `count` value rows whose products with the old state are known; ks, qs and delta

@@ -87,18 +87,17 @@ inline float load_key(const gdn::Problem& p, const core::TokenView& view, std::i
   return factor;
 }
 
+// All of a token but its gates, for the heads that share q_head and k_head.
 inline Token load_token(const gdn::Problem& p, std::int64_t row, std::int64_t token,
-                        std::int64_t head, float* q, float* k) {
-  const std::int64_t q_offset = p.q.offset(row, token, head / (p.heads / p.q_heads));
-  const std::int64_t k_offset = p.k.offset(row, token, head / (p.heads / p.k_heads));
+                        std::int64_t q_head, std::int64_t k_head, float* q, float* k) {
+  const std::int64_t q_offset = p.q.offset(row, token, q_head);
+  const std::int64_t k_offset = p.k.offset(row, token, k_head);
   const auto scale = static_cast<float>(p.scale);
   Token t{};
   t.q_factor = scale * load_key(p, p.q, q_offset, q);
   t.k_factor = load_key(p, p.k, k_offset, k);
   const std::int64_t width = padded(p.K);
   scale_by(q, scale, width);
-  t.alpha = alpha_of(p.gate, row, token, head);
-  t.beta = beta_of(p.beta, row, token, head);
   t.qk = dot(q, k, width);
   t.q = q;
   t.k = k;
