@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kLeastWork = 32 << 10;
 
 // More than this does not stay in a cache until someone reads it.
-constexpr std::int64_t kCacheBytes = 32 << 20;
+constexpr std::int64_t kCacheBytes = 16 << 20;
 
 std::int64_t longest_row(const gdn::MtpProblem& p) {
   if (!p.sequences.ragged()) return p.sequences.tokens;
