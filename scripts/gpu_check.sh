@@ -71,6 +71,10 @@ if [ -z "${COMMIT:-}" ] && [ -n "$(git status --porcelain --untracked-files=no 2
 mkdir -p bench/results
 peers=()
 if [ -f "bench/peers/$name.json" ]; then peers=(--peers "bench/peers/$name.json"); fi
+# cuDNN in the same run, where this machine's Python has torch.
+if [ "$failed" = 0 ] && python3 scripts/measure_cudnn.py "$logs/peers.json" "${peers[@]:1}"; then
+  peers=(--peers "$logs/peers.json")
+fi
 raw=$logs/bench.json
 if [ "$failed" = 1 ]; then
   echo "gpu-check: not measured, since the tests failed" >&2

@@ -46,7 +46,8 @@ std::int64_t swapped(const TensorView& to, std::int64_t a, std::int64_t t, std::
 const std::vector<std::string> kProblems = {
     "attention_decode:b=3,hq=4,hk=2,kvlen=1+140+37,page=16,d=64,seed=",
     "attention_decode:b=2,t=4,hq=8,hk=2,kvlen=30+141,page=8,d=128,kv=e4m3,seed=",
-    "attention_prefill:lens=20+0+31,kvlen=40,hq=4,hk=2,page=32,d=256,seed="};
+    "attention_prefill:lens=20+0+31,kvlen=40,hq=4,hk=2,page=32,d=256,seed=",
+    "attention_prefill:lens=40+90,kvlen=140,hq=4,hk=2,page=8,d=128,kv=int8,seed="};
 
 TEST_F(GpuCaches, HeadsBeforeTokens) {
   int seed = 0;

@@ -59,6 +59,29 @@ TEST_F(GpuAttentionPrefill, Groups) {
   }
 }
 
+// Bytes in tiles of 64 keys, with one scale a head and, among the extras, two.
+TEST_F(GpuAttentionPrefill, Quantised) {
+  std::uint64_t seed = 5800;
+  for (const char* d : {"64", "72", "128", "256"}) {
+    for (const char* types : {"io=bf16,kv=e4m3", "io=f16,kv=int8", "io=bf16,kv=int8"}) {
+      for (const char* page : {"0", "1", "7", "64"}) {
+        for (const char* mask : {"causal", "window,window=65", "none"}) {
+          if ((++seed % 3) != 0 && mask[0] != 'c') continue;
+          const std::string problem =
+              std::string("attention_prefill:lens=90+0+150,kvlen=90+0+231,hq=3,hk=1,d=") + d + "," +
+              types + ",page=" + page + ",mask=" + mask + ",seed=" + std::to_string(seed);
+          CaseOptions options;
+          options.shuffled = (seed % 2) != 0;
+          options.starts = (seed % 3) == 0;
+          options.wide_indices = (seed % 5) == 0;
+          options.extras = (seed % 4) == 0;
+          check_all(problem, options);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GpuAttentionPrefill, ManyRows) {
   check_all("attention_prefill:lens=20x40+37x20+0x3+33,kvlen=64,hq=2,hk=1,d=64,page=16",
             CaseOptions::plain());
@@ -67,6 +90,7 @@ TEST_F(GpuAttentionPrefill, ManyRows) {
 TEST_F(GpuAttentionPrefill, SameBitsEveryTime) {
   check_repeats("attention_prefill:lens=300+129+40,hq=8,hk=2,d=128,page=16,seed=7");
   check_repeats("attention_prefill:lens=300,hq=8,hk=1,d=256,page=1,seed=8");
+  check_repeats("attention_prefill:lens=300,hq=8,hk=1,d=256,page=16,kv=e4m3,seed=9");
 }
 
 TEST_F(GpuAttentionPrefill, ACapturedGraphFollowsNewPages) {

@@ -2,34 +2,42 @@
 
 #include <algorithm>
 
-#include "device/alignment.h"
 #include "device/launch.h"
-#include "ops/attention_append/kernel_copy.cuh"
 #include "ops/attention_append/kernel_heads.cuh"
+#include "ops/attention_append/rows_arguments.h"
 
 namespace hyla::attention {
 namespace {
+
+using appending::RowsArguments;
 
 std::int64_t tiles(const AppendProblem& problem) {
   const std::int64_t tokens = problem.k.shape[0];
   return tokens / appending::kTileTokens + std::min(problem.sequences.rows, tokens);
 }
 
-bool aligned(const TensorView& x) {
-  const auto size = static_cast<std::int64_t>(size_of(x.dtype));
-  bool good = device::aligned(x.data, 16) && x.shape[x.rank - 1] * size % 16 == 0;
-  for (int d = 0; d < x.rank - 1; ++d) good = good && x.strides[d] * size % 16 == 0;
-  return good;
+template <class In, class Out>
+void launch(const AppendProblem& problem, const Context& context) {
+  constexpr int kShare = 32 * appending::kLines * appending::kRowWarps;
+  const RowsArguments arguments = appending::rows_arguments(problem);
+  const int most = std::max(arguments.halves[0].total, arguments.halves[1].total);
+  device::LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>((most + kShare - 1) / kShare),
+                    problem.value_dim > 0 && !arguments.paired ? 2u : 1u);
+  shape.block = dim3(32 * appending::kRowWarps);
+  device::launch(appending::append_rows<In, Out>, shape, arguments, context);
 }
 
-void run(void (*kernel)(appending::Arguments), const AppendProblem& problem,
-         const Context& context) {
-  const std::int64_t count = tiles(problem);
-  if (count == 0) return;
-  device::LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(count));
-  shape.block = dim3(appending::kThreads);
-  device::launch(kernel, shape, appending::Arguments(problem), context);
+template <class In>
+void launch_converting(const AppendProblem& problem, const Context& context) {
+  switch (problem.cache.k.dtype) {
+    case DType::kFloat8E4M3:
+      return launch<In, __nv_fp8_e4m3>(problem, context);
+    case DType::kInt8:
+      return launch<In, std::int8_t>(problem, context);
+    default:
+      return launch<In, In>(problem, context);
+  }
 }
 
 }  // namespace
@@ -39,24 +47,29 @@ const char* append_refuses(const AppendProblem& problem, const Context& context)
   return tiles(problem) > INT32_MAX ? "more than 2^35 tokens" : nullptr;
 }
 
-const char* append_copy_refuses(const AppendProblem& problem, const Context& context) {
+const char* append_rows_refuses(const AppendProblem& problem, const Context& context) {
   if (const char* reason = append_refuses(problem, context)) return reason;
-  if (problem.cos.present()) return "keys are rotated";
-  if (problem.k.dtype != problem.cache.k.dtype) return "the cache has another dtype";
-  const bool values = problem.value_dim > 0;
-  if (!aligned(problem.k) || !aligned(problem.cache.k) ||
-      (values && (!aligned(problem.v) || !aligned(problem.cache.v)))) {
-    return "rows are not aligned to 16 bytes";
-  }
-  return nullptr;
+  return appending::rows_refuses(problem);
 }
 
 void launch_append(const AppendProblem& problem, const Workspace&, const Context& context) {
-  run(appending::append_heads, problem, context);
+  const std::int64_t count = tiles(problem);
+  if (count == 0) return;
+  device::LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(count));
+  shape.block = dim3(appending::kThreads);
+  device::launch(appending::append_heads, shape, appending::Arguments(problem), context);
 }
 
-void launch_append_copy(const AppendProblem& problem, const Workspace&, const Context& context) {
-  run(appending::append_copy, problem, context);
+void launch_append_rows(const AppendProblem& problem, const Workspace&, const Context& context) {
+  if (problem.k.shape[0] == 0 || problem.sequences.rows == 0) return;
+  if (appending::as_is(problem)) {
+    launch<appending::Bytes, appending::Bytes>(problem, context);
+  } else if (problem.k.dtype == DType::kBFloat16) {
+    launch_converting<__nv_bfloat16>(problem, context);
+  } else {
+    launch_converting<__half>(problem, context);
+  }
 }
 
 }  // namespace hyla::attention

@@ -8,8 +8,8 @@
 namespace hyla::attention {
 
 const char* append_refuses(const AppendProblem& problem, const Context& context);
-const char* append_copy_refuses(const AppendProblem& problem, const Context& context);
+const char* append_rows_refuses(const AppendProblem& problem, const Context& context);
 void launch_append(const AppendProblem& problem, const Workspace&, const Context& context);
-void launch_append_copy(const AppendProblem& problem, const Workspace&, const Context& context);
+void launch_append_rows(const AppendProblem& problem, const Workspace&, const Context& context);
 
 }  // namespace hyla::attention

@@ -17,8 +17,8 @@ using Problem = attention::AppendProblem;
 
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
-    {"cuda_copy", Device::Kind::kCuda, attention::append_copy_refuses, nullptr,
-     attention::launch_append_copy},
+    {"cuda_rows", Device::Kind::kCuda, attention::append_rows_refuses, nullptr,
+     attention::launch_append_rows},
     {"cuda_heads", Device::Kind::kCuda, attention::append_refuses, nullptr,
      attention::launch_append},
 #endif

@@ -3,7 +3,6 @@
 
 #include <hyla/attention_rows_kernel.h>
 
-#include "device/divider.h"
 #include "ops/attention/cache_places.h"
 
 namespace hyla::attention::appending {
@@ -15,8 +14,6 @@ struct Arguments {
   AppendProblem problem;
   CachePlaces places;
   CacheTensor k, v, k_scales, v_scales;
-  int k_chunks = 0, v_chunks = 0;  // 16-byte chunks of a head
-  device::Divider by_token, by_k_head, by_v_head;
 
   explicit Arguments(const AppendProblem& p)
       : problem(p),
@@ -24,20 +21,7 @@ struct Arguments {
         k(p.cache.k, p.cache.kind),
         v(p.cache.v, p.cache.kind),
         k_scales(p.cache.k_scales, p.cache.kind),
-        v_scales(p.cache.v_scales, p.cache.kind),
-        k_chunks(chunks(p.head_dim, k)),
-        v_chunks(chunks(p.value_dim, v)),
-        by_token(divider(static_cast<int>(p.heads) * (k_chunks + v_chunks))),
-        by_k_head(divider(k_chunks)),
-        by_v_head(divider(v_chunks)) {}
-
- private:
-  static int chunks(std::int64_t dim, const CacheTensor& x) {
-    return static_cast<int>(dim * static_cast<std::int64_t>(size_of(x.dtype)) / 16);
-  }
-  static device::Divider divider(int n) {
-    return device::Divider(static_cast<std::uint32_t>(n > 0 ? n : 1));
-  }
+        v_scales(p.cache.v_scales, p.cache.kind) {}
 };
 
 // In shared memory.

@@ -22,6 +22,8 @@ struct BoxShape {
 // Keys, Values: where tokens lie (KvRows, or OperandRows of a user's type).
 template <class Keys, class Values>
 struct TileArguments {
+  using KeyEntry = typename Keys::Entry;
+  using ValueEntry = typename Values::Entry;
   CUtensorMap query_map;  // (D, group, tokens, KV heads)
   CUtensorMap key_map;    // see RowsTensor
   CUtensorMap value_map;

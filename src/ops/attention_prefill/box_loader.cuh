@@ -12,6 +12,7 @@ inline constexpr int kTilesAhead = 3;  // that are left of an item when the next
 template <class Shape, class Arguments>
 struct BoxLoader {
   static constexpr int kWarps = 2;
+  static constexpr bool kOneCopy = false;
   static constexpr int kArrivals = 1;  // on a slot's `full`
   const Arguments& a;
   TileShared<Shape>& shared;

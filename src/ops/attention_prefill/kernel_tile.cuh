@@ -9,12 +9,29 @@
 
 namespace hyla::attention {
 
-template <class Shape, class Element, class Keys, class Values, bool kByBoxes>
+template <Loading kLoading, class Shape, class Element>
+struct LoaderOf;
+template <class Shape, class Element>
+struct LoaderOf<Loading::kBoxes, Shape, Element> {
+  template <class Arguments>
+  using type = BoxLoader<Shape, Arguments>;
+};
+template <class Shape, class Element>
+struct LoaderOf<Loading::kRows, Shape, Element> {
+  template <class Arguments>
+  using type = RowLoader<Shape, Arguments>;
+};
+template <class Shape, class Element>
+struct LoaderOf<Loading::kBytes, Shape, Element> {
+  template <class Arguments>
+  using type = ByteLoader<Shape, Arguments, Element>;
+};
+
+template <class Shape, class Element, class Keys, class Values, Loading kLoading>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attend_tiles(const __grid_constant__ TileArguments<Keys, Values> a) {
   using Arguments = TileArguments<Keys, Values>;
-  using Loader =
-      std::conditional_t<kByBoxes, BoxLoader<Shape, Arguments>, RowLoader<Shape, Arguments>>;
+  using Loader = typename LoaderOf<kLoading, Shape, Element>::template type<Arguments>;
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<TileShared<Shape>*>(memory);
   const int thread = static_cast<int>(threadIdx.x);
@@ -44,7 +61,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                            thread & 31);
   } else {
     arch::take_registers<Shape::kConsumerRegisters>();
-    consume<Shape, Element, kByBoxes>(a, shared, group - 1);
+    consume<Shape, Element, kLoading == Loading::kBoxes>(a, shared, group - 1);
   }
 }
 

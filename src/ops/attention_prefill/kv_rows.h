@@ -34,29 +34,34 @@ struct KvRows {
     return length < room ? length : room;
   }
 
-  // Virtual row of the token, kNoRow when there is none.
-  HYLA_HOST_DEVICE std::uint32_t row(std::uint32_t batch, std::uint32_t token) const {
-    const Place at = place(batch, token);
-    if (at.outer < 0) return kNoRow;
-    return static_cast<std::uint32_t>(at.outer * outer_rows + at.token);
-  }
-  // Null when there is none.
-  HYLA_HOST_DEVICE const void* pointer(std::uint32_t batch, std::uint32_t token,
-                                       std::uint32_t head) const {
-    const Place at = place(batch, token);
-    if (at.outer < 0) return nullptr;
-    return values + at.outer * outer_bytes + at.token * token_bytes + head * head_bytes;
+  // A page number as it lies in the table: asked for ahead of its use, nothing waits for it.
+  struct Entry {
+    std::uint32_t low = 0, high = 0;
+  };
+  HYLA_HOST_DEVICE Entry entry(std::uint32_t batch, std::uint32_t token) const {
+    Entry found;
+    if (!pages.present()) return found;
+    const std::uint32_t column = token / tokens;
+    if (column >= pages.columns) return found;
+    const std::int64_t offset = batch * pages.stride + column * pages.column_stride;
+    const auto* words = static_cast<const std::uint32_t*>(pages.data);
+    if (pages.dtype == DType::kInt64) {
+      found.low = words[2 * offset];
+      found.high = words[2 * offset + 1];
+    } else {
+      found.low = words[offset];
+    }
+    return found;
   }
 
- private:
   struct Place {
-    std::int64_t outer, token;
+    std::int64_t outer, token;  // outer < 0: nowhere
   };
-  HYLA_HOST_DEVICE Place place(std::uint32_t batch, std::uint32_t token) const {
+  HYLA_HOST_DEVICE Place place(Entry found, std::uint32_t batch, std::uint32_t token) const {
     if (pages.present()) {
       const std::uint32_t column = token / tokens;
       if (column >= pages.columns) return {-1, 0};
-      const std::int64_t page = pages.at(batch, column);
+      const std::int64_t page = page_of(found);
       return page < outers ? Place{page, token - column * tokens} : Place{-1, 0};
     }
     if (offsets.present()) {
@@ -64,6 +69,29 @@ struct KvRows {
       return at >= 0 && at < tokens ? Place{0, at} : Place{-1, 0};
     }
     return token < tokens ? Place{batch, token} : Place{-1, 0};
+  }
+
+  // Virtual row of the token, kNoRow when there is none.
+  HYLA_HOST_DEVICE std::uint32_t row(std::uint32_t batch, std::uint32_t token) const {
+    const Place at = place(entry(batch, token), batch, token);
+    if (at.outer < 0) return kNoRow;
+    return static_cast<std::uint32_t>(at.outer * outer_rows + at.token);
+  }
+  // Null when there is none.
+  HYLA_HOST_DEVICE const void* pointer(Entry found, std::uint32_t batch, std::uint32_t token,
+                                       std::uint32_t head) const {
+    const Place at = place(found, batch, token);
+    if (at.outer < 0) return nullptr;
+    return values + at.outer * outer_bytes + at.token * token_bytes + head * head_bytes;
+  }
+
+ private:
+  HYLA_HOST_DEVICE std::int64_t page_of(Entry found) const {
+    if (pages.dtype == DType::kInt64) {
+      return static_cast<std::int64_t>(std::uint64_t{found.high} << 32 | found.low);
+    }
+    if (pages.dtype == DType::kUInt32) return found.low;
+    return static_cast<std::int32_t>(found.low);
   }
 };
 

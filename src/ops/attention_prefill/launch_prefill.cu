@@ -6,10 +6,26 @@
 namespace hyla::attention {
 namespace {
 
-// Rows can be copied 16 bytes at a time.
-bool aligned_rows(const KvRows& rows) {
-  return device::aligned(rows.values, 16) && rows.outer_bytes % 16 == 0 &&
-         rows.token_bytes % 16 == 0 && rows.head_bytes % 16 == 0;
+// Rows can be copied `bytes` at a time.
+bool aligned_rows(const KvRows& rows, std::int64_t bytes) {
+  return device::aligned(rows.values, bytes) && rows.outer_bytes % bytes == 0 &&
+         rows.token_bytes % bytes == 0 && rows.head_bytes % bytes == 0;
+}
+
+bool one_byte(const CacheView& cache) { return size_of(cache.k.dtype) == 1; }
+
+// Eight values that are loaded together have one scale, and offsets are short.
+const char* scales_refuse(const TensorView& values, const TensorView& scales) {
+  if (!scales.present()) return nullptr;
+  if (values.shape[values.rank - 1] / scales.shape[scales.rank - 1] % 8 != 0) {
+    return "scales of fewer than eight values";
+  }
+  std::int64_t last = 0;
+  for (int d = 0; d < scales.rank; ++d) {
+    if (scales.strides[d] < 0) return "scales with negative strides";
+    last += scales.strides[d] * std::max<std::int64_t>(scales.shape[d] - 1, 0);
+  }
+  return last > INT32_MAX ? "scales that are 8 GiB apart" : nullptr;
 }
 
 // Groups of eight rows that lie together, wherever a tile starts.
@@ -44,19 +60,35 @@ BuiltInLaunch* instance(DType dtype, std::int64_t dim) {
   }
 }
 
+BytesLaunch* bytes_instance(DType dtype, std::int64_t dim) {
+  const bool bf16 = dtype == DType::kBFloat16;
+  switch (padded_dim(static_cast<int>(dim))) {
+    case 64:
+      return bf16 ? launch_bytes<__nv_bfloat16, 64> : launch_bytes<__half, 64>;
+    case 128:
+      return bf16 ? launch_bytes<__nv_bfloat16, 128> : launch_bytes<__half, 128>;
+    default:
+      return bf16 ? launch_bytes<__nv_bfloat16, 256> : launch_bytes<__half, 256>;
+  }
+}
+
 }  // namespace
 
 const char* attention_prefill_refuses(const RunProblem& problem, const Context& context) {
   const CacheView& cache = problem.cache;
   if (const char* reason = tile_refuses(problem.queries)) return reason;
-  if (cache.quantised() || cache.k.dtype != problem.queries.q.dtype) {
-    return "takes caches of the queries' dtype";
+  if (!one_byte(cache) && cache.k.dtype != problem.queries.q.dtype) {
+    return "takes caches of the queries' dtype, float8_e4m3 and int8";
   }
+  if (const char* reason = scales_refuse(cache.k, cache.k_scales)) return reason;
+  if (const char* reason = scales_refuse(cache.v, cache.v_scales)) return reason;
   if (cache.kind == KvCache::Kind::kPaged &&
       cache.page_table.columns * cache.page_size() > kMostKeys) {
     return "more keys a row than 2^30";
   }
-  if (!aligned_rows(kv_rows(cache, cache.k)) || !aligned_rows(kv_rows(cache, cache.v))) {
+  const std::int64_t bytes = one_byte(cache) ? 8 : 16;
+  if (!aligned_rows(kv_rows(cache, cache.k), bytes) ||
+      !aligned_rows(kv_rows(cache, cache.v), bytes)) {
     return "keys or values that are not aligned to 16 bytes";
   }
   return device::refuses_device(context);
@@ -70,12 +102,17 @@ void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
                               const Workspace& workspace, const Context& context) {
   const Queries& q = problem.queries;
   if (q.rows == 0 || q.q.shape[0] == 0) return;
-  const KvRows keys = kv_rows(problem.cache, problem.cache.k);
-  const KvRows values = kv_rows(problem.cache, problem.cache.v);
-  instance(q.q.dtype, std::max(q.head_dim, q.value_dim))(
-      q, keys, tensor_of(problem.cache, keys, problem.cache.k), values,
-      tensor_of(problem.cache, values, problem.cache.v),
-      {more_than, workspace.data, device::multiprocessors(context)}, context);
+  const CacheView& cache = problem.cache;
+  const std::int64_t dim = std::max(q.head_dim, q.value_dim);
+  const TileLaunch launch{more_than, workspace.data, device::multiprocessors(context)};
+  if (one_byte(cache)) {
+    bytes_instance(q.q.dtype, dim)(q, byte_rows(cache, cache.k, cache.k_scales),
+                                   byte_rows(cache, cache.v, cache.v_scales), launch, context);
+    return;
+  }
+  const KvRows keys = kv_rows(cache, cache.k), values = kv_rows(cache, cache.v);
+  instance(q.q.dtype, dim)(q, keys, tensor_of(cache, keys, cache.k), values,
+                           tensor_of(cache, values, cache.v), launch, context);
 }
 
 }  // namespace hyla::attention

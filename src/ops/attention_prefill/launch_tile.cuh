@@ -99,10 +99,10 @@ struct TileLaunch {
   int processors = 0;
 };
 
-template <class Element, int Dim, bool kByBoxes, class Keys, class Values>
+template <class Element, int Dim, Loading kLoading, class Keys, class Values>
 void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys, Values> arguments,
                   const Context& context) {
-  using Shape = PrefillShape<Dim, kByBoxes>;
+  using Shape = PrefillShape<Dim, kLoading>;
   arguments.tokens_per_tile = Shape::kRows / arguments.group;
   arguments.query_map = device::tensor_map(query_tensor(q, arguments.tokens_per_tile));
   ScheduleArguments<Keys> schedule{};
@@ -125,7 +125,7 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
   shape.block = dim3(Shape::kThreads);
   shape.shared_bytes = sizeof(TileShared<Shape>);
   shape.programmatic = true;  // behind the schedule
-  device::launch(&attend_tiles<Shape, Element, Keys, Values, kByBoxes>, shape, arguments, context);
+  device::launch(&attend_tiles<Shape, Element, Keys, Values, kLoading>, shape, arguments, context);
 }
 
 // Everything that does not depend on the kernel's shape.
@@ -173,11 +173,21 @@ void launch_tile(const Queries& q, const Keys& keys, const RowsTensor& key_tenso
       a.key_boxes = key_tensor.box;
       a.value_map = device::tensor_map(value_tensor.tensor);
       a.value_boxes = value_tensor.box;
-      launch_shape<Element, Dim, true>(q, launch, a, context);
+      launch_shape<Element, Dim, Loading::kBoxes>(q, launch, a, context);
       return;
     }
   }
-  launch_shape<Element, Dim, false>(q, launch, a, context);
+  launch_shape<Element, Dim, Loading::kRows>(q, launch, a, context);
+}
+
+// Keys and values of one byte each.
+template <class Element, int Dim>
+void launch_bytes(const Queries& q, const ByteRows& keys, const ByteRows& values,
+                  const TileLaunch& launch, const Context& context) {
+  TileArguments<ByteRows, ByteRows> a = tile_arguments(q, keys, values, launch);
+  a.key_bytes = static_cast<int>(q.head_dim);
+  a.value_bytes = static_cast<int>(q.value_dim);
+  launch_shape<Element, Dim, Loading::kBytes>(q, launch, a, context);
 }
 
 }  // namespace hyla::attention

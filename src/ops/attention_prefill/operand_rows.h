@@ -28,7 +28,10 @@ struct OperandRows {
       return kNoRow;
     }
   }
-  HYLA_HOST_DEVICE const void* pointer(std::uint32_t batch, std::uint32_t token,
+  // An operand finds its addresses in one step.
+  struct Entry {};
+  HYLA_HOST_DEVICE Entry entry(std::uint32_t, std::uint32_t) const { return {}; }
+  HYLA_HOST_DEVICE const void* pointer(Entry, std::uint32_t batch, std::uint32_t token,
                                        std::uint32_t head) const {
     return operand.template block_paged_ptr<1>(batch, token, head);
   }

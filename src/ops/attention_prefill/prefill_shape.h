@@ -3,6 +3,13 @@
 
 namespace hyla::attention {
 
+// How keys and values reach shared memory.
+enum class Loading {
+  kBoxes,  // by the copy engine, groups of eight rows
+  kRows,   // 16 bytes at a time
+  kBytes,  // one byte a value in the cache: widened on the way
+};
+
 // The memory of a tile of keys or values is groups of eight rows, [group][64-element chunk][8][128
 // bytes], so that a page of any multiple of eight rows can be copied into it group by group.
 template <int Dim, int Consumers, int Keys, int Slots, int ConsumerRegisters, int ProducerRegisters>
@@ -28,26 +35,40 @@ struct TileSizes {
 // behind the products of the other. 128, 64: exponentials weigh more, and a third warpgroup hides
 // them where a larger tile of two does not (measured: 192 x 80 11 % ahead of 128 x 128). At 64 a
 // tile of 128 keys is 6 % ahead of one of 80, but leaves too few registers for loading rows.
-template <int Dim, bool kByBoxes>
+// Bytes that are widened leave the loader's threads little else to do: tiles of 64 keys give them
+// the registers to hold what is on its way.
+template <int Dim, Loading kLoading>
 struct PrefillShapeOf;
-template <bool kByBoxes>
-struct PrefillShapeOf<256, kByBoxes> {
+template <Loading kLoading>
+struct PrefillShapeOf<256, kLoading> {
   using type = TileSizes<256, 2, 80, 2, 224, 56>;
 };
-template <bool kByBoxes>
-struct PrefillShapeOf<128, kByBoxes> {
+template <Loading kLoading>
+struct PrefillShapeOf<128, kLoading> {
   using type = TileSizes<128, 3, 80, 3, 152, 56>;
 };
 template <>
-struct PrefillShapeOf<64, true> {
+struct PrefillShapeOf<64, Loading::kBoxes> {
   using type = TileSizes<64, 3, 128, 3, 160, 32>;
 };
 template <>
-struct PrefillShapeOf<64, false> {
+struct PrefillShapeOf<64, Loading::kRows> {
   using type = TileSizes<64, 3, 80, 3, 152, 56>;
 };
-template <int Dim, bool kByBoxes>
-using PrefillShape = typename PrefillShapeOf<Dim, kByBoxes>::type;
+template <>
+struct PrefillShapeOf<256, Loading::kBytes> {
+  using type = TileSizes<256, 2, 64, 2, 208, 88>;
+};
+template <>
+struct PrefillShapeOf<128, Loading::kBytes> {
+  using type = TileSizes<128, 3, 64, 3, 144, 80>;
+};
+template <>
+struct PrefillShapeOf<64, Loading::kBytes> {
+  using type = TileSizes<64, 3, 64, 3, 136, 104>;
+};
+template <int Dim, Loading kLoading>
+using PrefillShape = typename PrefillShapeOf<Dim, kLoading>::type;
 
 // The kernel's dim that a head of `dim` values is padded to.
 constexpr int padded_dim(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }

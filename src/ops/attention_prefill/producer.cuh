@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ops/attention_prefill/box_loader.cuh"
+#include "ops/attention_prefill/byte_loader.cuh"
 #include "ops/attention_prefill/row_loader.cuh"
 
 namespace hyla::attention {
@@ -78,10 +79,46 @@ __device__ __forceinline__ void follow(const Arguments& a, TileShared<Shape>& sh
   loader.finish();
 }
 
+// Where all warps of the group load everything together: one copy of the loader's code.
+template <class Shape, class Loader, class Arguments>
+__device__ __forceinline__ void go_together(const Arguments& a, TileShared<Shape>& shared, int warp,
+                                            int lane) {
+  Loader loader(a, shared, warp, lane);
+  const bool leads = warp == 0;
+  int ticket = 0;
+  const auto draw = [&] {
+    if (leads && lane == 0) ticket = atomicAdd(&a.schedule.counters->ticket, 1);
+  };
+  draw();
+  for (std::uint32_t count = 0;; ++count) {
+    const Item& item = shared.items[count & 3];
+    if (leads) {
+      write_item(a, shared, count, __shfl_sync(0xffffffffu, ticket, 0), lane);
+      arch::wait(shared.queries_empty, ~count & 1);
+      if (lane == 0) {
+        if (item.exists()) {
+          load_queries<Shape>(a, shared, item);
+        } else {
+          arch::arrive(shared.queries_full);
+        }
+      }
+      __syncwarp();
+    } else {
+      arch::wait(shared.queries_full, count & 1);
+      arch::arrive_warp(shared.queries_empty, lane);
+    }
+    if (!item.exists()) break;
+    loader.load(item, draw);
+  }
+  loader.finish();
+}
+
 template <class Shape, class Loader, class Arguments>
 __device__ __forceinline__ void produce(const Arguments& a, TileShared<Shape>& shared, int warp,
                                         int lane) {
-  if (warp == 0) {
+  if constexpr (Loader::kOneCopy) {
+    go_together<Shape, Loader>(a, shared, warp, lane);
+  } else if (warp == 0) {
     lead<Shape, Loader>(a, shared, lane);
   } else if (warp < Loader::kWarps) {
     follow<Shape, Loader>(a, shared, warp, lane);

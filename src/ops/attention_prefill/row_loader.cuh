@@ -12,6 +12,7 @@ namespace hyla::attention {
 template <class Shape, class Arguments>
 struct RowLoader {
   static constexpr int kWarps = 4;
+  static constexpr bool kOneCopy = false;
   static constexpr int kArrivals = 128;  // on a slot's `full`
   static constexpr int kRowsPerWarp = Shape::kKeys / 4;
   static constexpr int kPieces = Shape::kDim / 8;                    // of 16 bytes, a row
@@ -21,20 +22,37 @@ struct RowLoader {
   TileShared<Shape>& shared;
   const int warp, lane;
   RingPosition<Shape::kSlots> key{}, value{};
+  typename Arguments::KeyEntry key_entry{};  // of the next tile to copy
+  typename Arguments::ValueEntry value_entry{};
 
   __device__ __forceinline__ RowLoader(const Arguments& arguments, TileShared<Shape>& memory,
                                        int warp_index, int lane_index)
       : a(arguments), shared(memory), warp(warp_index), lane(lane_index) {}
 
-  // Lane l finds the address of row l of this warp's rows; 0: the row is zeros.
+  // Lane l has row l of this warp's rows. The two halves of a lookup are a tile apart, so that
+  // nobody waits for the page table.
+  __device__ __forceinline__ int token_of(int tile) const {
+    return tile * Shape::kKeys + warp * kRowsPerWarp + lane;
+  }
+  __device__ __forceinline__ bool sees(const Item& item, int token) const {
+    return lane < kRowsPerWarp && token >= item.seen_begin && token < item.seen_end;
+  }
   template <class Rows>
-  __device__ __forceinline__ std::uintptr_t find(const Rows& rows, const Item& item,
-                                                 int tile) const {
-    const int token = tile * Shape::kKeys + warp * kRowsPerWarp + lane;
-    if (lane >= kRowsPerWarp || token < item.seen_begin || token >= item.seen_end) return 0;
-    return reinterpret_cast<std::uintptr_t>(rows.pointer(static_cast<std::uint32_t>(item.row),
-                                                         static_cast<std::uint32_t>(token),
-                                                         static_cast<std::uint32_t>(item.head)));
+  __device__ __forceinline__ typename Rows::Entry ask(const Rows& rows, const Item& item,
+                                                      int tile) const {
+    const int token = token_of(tile);
+    if (tile < item.first_tile || !sees(item, token)) return {};
+    return rows.entry(static_cast<std::uint32_t>(item.row), static_cast<std::uint32_t>(token));
+  }
+  // 0: the row is zeros.
+  template <class Rows>
+  __device__ __forceinline__ std::uintptr_t find(const Rows& rows, typename Rows::Entry entry,
+                                                 const Item& item, int tile) const {
+    const int token = token_of(tile);
+    if (!sees(item, token)) return 0;
+    return reinterpret_cast<std::uintptr_t>(
+        rows.pointer(entry, static_cast<std::uint32_t>(item.row), static_cast<std::uint32_t>(token),
+                     static_cast<std::uint32_t>(item.head)));
   }
 
   __device__ __forceinline__ void copy(std::uintptr_t address, int head_bytes,
@@ -68,7 +86,12 @@ struct RowLoader {
   }
 
   __device__ __forceinline__ void start(const Item& item) {
-    if (item.last_tile >= 0) copy_keys(find(a.keys, item, item.last_tile));
+    const int tile = item.last_tile;
+    if (tile < 0) return;
+    const auto entry = ask(a.keys, item, tile);
+    key_entry = ask(a.keys, item, tile - 1);
+    value_entry = ask(a.values, item, tile);
+    copy_keys(find(a.keys, entry, item, tile));
   }
 
   // In the order of use; `draw` is called when few tiles are left.
@@ -81,12 +104,14 @@ struct RowLoader {
 #pragma unroll 1
     for (; tile > first; --tile) {
       if (tile - first == 3) draw();
-      // Both lookups are under way together.
-      const std::uintptr_t k = find(a.keys, item, tile - 1), v = find(a.values, item, tile);
+      const std::uintptr_t k = find(a.keys, key_entry, item, tile - 1);
+      const std::uintptr_t v = find(a.values, value_entry, item, tile);
+      key_entry = ask(a.keys, item, tile - 2);
+      value_entry = ask(a.values, item, tile - 1);
       copy_keys(k);
       copy_values(v);
     }
-    copy_values(find(a.values, item, tile));
+    copy_values(find(a.values, value_entry, item, tile));
   }
 
   __device__ __forceinline__ void finish() { arch::wait_all_copies(); }
