@@ -82,6 +82,27 @@ TEST_F(GpuAttentionPrefill, Quantised) {
   }
 }
 
+// Few queries behind many keys: items are cut along the keys. A row of one tile of keys, one whose
+// pieces see nothing of some queries, and one that is decode's beside them.
+TEST_F(GpuAttentionPrefill, CutAlongTheKeys) {
+  std::uint64_t seed = 5900;
+  for (const char* d : {"64", "128", "256"}) {
+    for (const char* cache : {"page=16", "page=1", "page=16,kv=e4m3", "page=0"}) {
+      for (const char* rows : {"lens=40+17+2,kvlen=3000+1300+50", "lens=90,kvlen=1500,mask=none",
+                               "lens=1400,hq=1,hk=1"}) {
+        CaseOptions options;
+        options.shuffled = (++seed % 2) != 0;
+        options.extras = (seed % 3) == 0;
+        const std::string heads = rows[5] == '1' ? "" : ",hq=4,hk=1";
+        check_all(std::string("attention_prefill:") + rows + heads + ",d=" + d + "," + cache +
+                      ",seed=" + std::to_string(seed),
+                  options);
+      }
+    }
+  }
+  check_repeats("attention_prefill:lens=40,kvlen=3000,hq=8,hk=2,d=256,page=16,seed=3");
+}
+
 TEST_F(GpuAttentionPrefill, ManyRows) {
   check_all("attention_prefill:lens=20x40+37x20+0x3+33,kvlen=64,hq=2,hk=1,d=64,page=16",
             CaseOptions::plain());
@@ -97,6 +118,7 @@ TEST_F(GpuAttentionPrefill, ACapturedGraphFollowsNewPages) {
   CaseOptions options;
   options.shuffled = true;
   check_replays("attention_prefill:lens=120+90,hq=4,hk=1,d=128,page=16", options);
+  check_replays("attention_prefill:lens=40+20,kvlen=2000+1400,hq=4,hk=1,d=128,page=16", options);
 }
 
 }  // namespace

@@ -176,9 +176,15 @@ const std::vector<const char*> kGpu = {
     "attention_decode:b=64,t=4,kvlen=8192,page=64,device=cuda",
     "attention_append:lens=8192x4,device=cuda",
     "attention_append:b=64,kvlen=100,device=cuda",
+    "attention_append:lens=8192x4,rope=halves,device=cuda",
+    "attention_append:lens=8192x4,kv=e4m3,device=cuda",
+    "attention_append:lens=8192x4,kv=int8,rope=pairs,device=cuda",
     "attention_prefill:lens=160+70,kvlen=300,hq=16,hk=2,d=256,page=64,device=cuda",
     "attention_prefill:lens=200+33,kvlen=250,hq=8,hk=2,d=128,page=16,io=f16,kv=f16,device=cuda",
     "attention_prefill:lens=150+90,hq=8,hk=2,d=64,page=1,mask=window,window=70,device=cuda",
+    "attention_prefill:lens=160+70,kvlen=300,hq=16,hk=2,d=256,page=64,kv=e4m3,device=cuda",
+    "attention_prefill:lens=200+33,kvlen=250,hq=8,hk=2,d=128,page=16,kv=int8,device=cuda",
+    "attention_prefill:lens=60+20,kvlen=3000+1500,hq=16,hk=2,d=256,page=64,device=cuda",
 };
 
 // Chunked prefill: the shapes that others publish, very short ones, one long among many short.
@@ -214,6 +220,10 @@ const std::vector<const char*> kAttention = {
     "attention_prefill:lens=16384,hq=32,hk=8,d=128,page=64,device=cuda",
     "attention_prefill:lens=4096x4,hq=32,hk=8,d=64,page=64,device=cuda",
     "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=1,device=cuda",
+    "attention_prefill:lens=256,kvlen=33024,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,kv=e4m3,device=cuda",
+    "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,kv=int8,device=cuda",
+    "attention_prefill:lens=4096x4,hq=32,hk=8,d=128,page=64,kv=e4m3,device=cuda",
 };
 
 void require_device(const testing::ProblemSpec& spec) {

@@ -28,7 +28,7 @@ std::size_t run_workspace_bytes(const RunBounds& bounds) {
   context.device = bounds.device;
   if (bounds.device.kind == Device::Kind::kCuda && device::refuses_device(context) == nullptr) {
     return std::max(decode::workspace_bound(bounds, device::multiprocessors(context)),
-                    attention_prefill_workspace_bytes(bounds.max_sequences));
+                    attention_prefill_workspace_bound(bounds, device::multiprocessors(context)));
   }
 #endif
   return 0;

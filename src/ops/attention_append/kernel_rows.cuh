@@ -52,8 +52,10 @@ struct Exact {
   float high, low;
 };
 
-// a b + c d as exact as double would have it.
+// a b + c d as exact as double would have it where few bits are kept: they must be the right ones.
+template <bool kFewBits>
 __device__ __forceinline__ Exact exact_products(float a, float b, float c, float d) {
+  if constexpr (!kFewBits) return {fmaf(a, b, c * d), 0.0f};
   const float p = a * b, q = c * d;
   const float sum = p + q, other = sum - p;
   const float low = ((p - (sum - other)) + (q - other)) + (fmaf(a, b, -p) + fmaf(c, d, -q));
@@ -64,7 +66,7 @@ __device__ __forceinline__ Exact exact_products(float a, float b, float c, float
 // Eight neighbours of a head, four columns of the tables for the pairs (2i, 2i + 1), or eight for
 // the pairs (i, i + R/2), whose other half is half of the rotated chunks away. By a whole warp,
 // without branches: the lines of a warp are under way together.
-template <class Element>
+template <bool kFewBits, class Element>
 __device__ __forceinline__ void rotate(Exact (&x)[8], const Eight<Element>& own,
                                        const RowsArguments& a, int position, int piece, int lane) {
   const bool rotates = piece < a.rotated_chunks && position >= 0 && position < a.positions;
@@ -82,8 +84,8 @@ __device__ __forceinline__ void rotate(Exact (&x)[8], const Eight<Element>& own,
     for (int i = 0; i < 4; ++i) {
       const float re = x[2 * i].high, im = x[2 * i + 1].high;
       if (!rotates) continue;
-      x[2 * i] = exact_products(re, cs[i], -im, sn[i]);
-      x[2 * i + 1] = exact_products(im, cs[i], re, sn[i]);
+      x[2 * i] = exact_products<kFewBits>(re, cs[i], -im, sn[i]);
+      x[2 * i + 1] = exact_products<kFewBits>(im, cs[i], re, sn[i]);
     }
     return;
   }
@@ -101,7 +103,7 @@ __device__ __forceinline__ void rotate(Exact (&x)[8], const Eight<Element>& own,
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     if (!rotates) continue;
-    x[i] = exact_products(x[i].high, cs[i], y[i], second ? sn[i] : -sn[i]);
+    x[i] = exact_products<kFewBits>(x[i].high, cs[i], y[i], second ? sn[i] : -sn[i]);
   }
 }
 
@@ -230,7 +232,7 @@ __device__ __forceinline__ void convert(const RowsArguments& a, const Half& half
     for (int e = 0; e < 8; ++e) x[e] = {plain[e], 0.0f};
     if (rotated) {
       const int position = __shfl_sync(0xffffffffu, target.position, at.token);
-      rotate<In>(x, values, a, position, at.piece, lane);
+      rotate<sizeof(Out) == 1>(x, values, a, position, at.piece, lane);
     }
     float result[8];
     if (sizeof(Out) == 1 && half.scales.present()) {

@@ -19,6 +19,17 @@ struct BoxShape {
   int rows = 8, chunks = 1;  // boxes of the latter kind that make a row
 };
 
+// Outputs of pieces, a slot each: sums of values [slot, kRows, Dim] and, for each row, what their
+// exponents refer to and the sum of the exponentials.
+struct Partials {
+  float* values;
+  float2* rows;
+
+  static std::int64_t bytes(std::int64_t slots, int rows, int dim) {
+    return slots * rows * (4 * dim + static_cast<std::int64_t>(sizeof(float2)));
+  }
+};
+
 // Keys, Values: where tokens lie (KvRows, or OperandRows of a user's type).
 template <class Keys, class Values>
 struct TileArguments {
@@ -39,6 +50,7 @@ struct TileArguments {
   float factor;   // logits in powers of two are `factor` times the products, or times their tanh
   float squeeze;  // 0, or what products are multiplied with before that tanh, times 2 log2(e)
   int group, kv_heads, value_dim, tokens_per_tile;
+  Partials partials;  // of items that are cut along the keys
   BoxShape key_boxes, value_boxes;
   int key_bytes, value_bytes;  // row path: of a head
 };

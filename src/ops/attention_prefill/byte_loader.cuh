@@ -22,7 +22,9 @@ struct ByteLoader {
   static constexpr int kLoads = Shape::kDim == 128 ? 2 : 4;  // of a batch: what registers hold
   static constexpr int kBatches = kTileLoads / kLoads;       // of a tile
   static constexpr std::uint32_t kNoScale = 0xffffffffu;
-  static_assert(8 % kTogether == 0 && kRowsPerWarp % 8 == 0);
+  // The rows of a batch are some of a group of eight, or whole groups.
+  static_assert(8 % (kLoads * kTogether) == 0 || kLoads * kTogether % 8 == 0);
+  static_assert(kTileLoads % kLoads == 0 && kRowsPerWarp % 8 == 0);
 
   // Of the row that this lane looks up.
   struct RowPlace {
@@ -147,12 +149,13 @@ struct ByteLoader {
   __device__ __forceinline__ void widen(const Batch& batch, const ByteRows& rows,
                                         std::uint32_t slot) const {
     // Computed again for each batch: registers are scarce here.
-    const int own_lane = arch::opaque(lane), piece = own_lane % kPieces, below = own_lane / kPieces;
-    const int first = below + batch.part() * kLoads * kTogether;
-    const auto chunk = static_cast<std::uint32_t>((piece % 8 ^ below) << 4);
+    const int own_lane = arch::opaque(lane), piece = own_lane % kPieces;
+    const int rows_before = batch.part() * kLoads * kTogether, below = own_lane / kPieces;
+    const int first = rows_before + below, in_group = rows_before % 8 + below;
+    const auto chunk = static_cast<std::uint32_t>((piece % 8 ^ in_group) << 4);
     const std::uint32_t to = slot + warp * kRowsPerWarp / 8 * Shape::kGroupBytes +
-                             batch.part() * (kLoads * kTogether / 8) * Shape::kGroupBytes +
-                             piece / 8 * 1024 + below * 128;
+                             rows_before / 8 * Shape::kGroupBytes + piece / 8 * 1024 +
+                             in_group * 128;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       constexpr auto kEight = 8u;

@@ -150,7 +150,8 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
 
       if constexpr (kByBoxes) {  // rows that are copied one by one stop at the end
         const int rows = a.value_boxes.rows, to = (item.seen_end + rows - 1) / rows * rows;
-        if (item.keys < to) {
+        // A piece need not hold the end.
+        if (item.keys < to && tile == (item.seen_end - 1) / kKeys) {
           arch::wait(shared.value_ring.full[value.slot], value.parity);
           clear_tail<Shape>(shared.values[value.slot], item.keys - tile * kKeys, to - tile * kKeys,
                             1 + group);
@@ -178,6 +179,10 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
       issue_values();
       arch::wgmma_wait<0>();
       release(shared.value_ring, value);
+    }
+    if (item.slot >= 0) {
+      store_piece<Shape>(a.partials, item.slot, first_row, o, upper, lower, a.factor, quad_lane);
+      continue;
     }
     const QueryRow rows[2] = {query_row(item, first_row, a.group, a.tokens_per_tile),
                               query_row(item, first_row + 8, a.group, a.tokens_per_tile)};

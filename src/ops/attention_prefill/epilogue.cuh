@@ -19,29 +19,61 @@ __device__ __forceinline__ QueryRow query_row(const Item& item, int row, int gro
           token < tokens_per_tile && item.token + token < item.queries};
 }
 
-// Finishes a row's softmax: returns what its output is multiplied with and writes its log-sum-exp.
-// The sink joins the denominator here, once; a row that saw no key stays zero with it too.
+struct FinishedRow {
+  float share;      // what the sums of values are multiplied with
+  float logarithm;  // of the denominator, base e
+};
+
+// top: what the exponents of `sum` refer to, base 2. The sink joins the denominator here, once; a row
+// that saw no key stays zero with it too.
 template <class Arguments>
-__device__ __forceinline__ float finish_row(const Arguments& a, const Item& item,
-                                            const QueryRow& at, const SoftmaxRow& row,
-                                            bool writes) {
+__device__ __forceinline__ FinishedRow finish_sums(const Arguments& a, int head, bool exists,
+                                                   float top, float sum) {
   constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
   const float infinity = __builtin_huge_valf();
-  float sum = quad_sum(row.sum), top = row.maximum * a.factor, share = 1.0f;
-  const int head = item.head * a.group + at.group_head;
-  const bool seen = row.maximum != -infinity;
-  if (a.sinks != nullptr && at.exists && seen) {
+  if (top == -infinity) return {0.0f, -infinity};
+  float share = 1.0f;
+  if (a.sinks != nullptr && exists) {
     const float sink = kLog2E * device::load_number(a.sinks, a.sinks_dtype, head * a.sinks_stride);
     const float higher = fmaxf(top, sink);
     share = arch::exp2_fast(top - higher);
     sum = sum * share + arch::exp2_fast(sink - higher);
     top = higher;
   }
+  return {share / sum, kLn2 * (top + log2f(sum))};
+}
+
+// Finishes a row's softmax: returns what its output is multiplied with and writes its log-sum-exp.
+template <class Arguments>
+__device__ __forceinline__ float finish_row(const Arguments& a, const Item& item,
+                                            const QueryRow& at, const SoftmaxRow& row,
+                                            bool writes) {
+  const int head = item.head * a.group + at.group_head;
+  const FinishedRow done =
+      finish_sums(a, head, at.exists, row.maximum * a.factor, quad_sum(row.sum));
   if (a.lse != nullptr && at.exists && writes) {
-    a.lse[(item.begin + at.token) * a.lse_token_stride + head * a.lse_head_stride] =
-        seen ? kLn2 * (top + log2f(sum)) : -infinity;
+    a.lse[(item.begin + at.token) * a.lse_token_stride + head * a.lse_head_stride] = done.logarithm;
   }
-  return seen ? share / sum : 0.0f;
+  return done.share;
+}
+
+// A thread's two rows of a piece, as they are.
+template <class Shape, int Count>
+__device__ __forceinline__ void store_piece(const Partials& to, int slot, int first_row,
+                                            const float (&o)[Count], const SoftmaxRow& upper,
+                                            const SoftmaxRow& lower, float factor, int quad_lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const SoftmaxRow& row = h == 0 ? upper : lower;
+    const std::int64_t at = std::int64_t{slot} * Shape::kRows + first_row + 8 * h;
+    const float sum = quad_sum(row.sum);
+    if (quad_lane == 0) to.rows[at] = make_float2(row.maximum * factor, sum);
+    auto* values = reinterpret_cast<float2*>(to.values + at * Shape::kDim) + quad_lane;
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j) {
+      values[4 * j] = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+    }
+  }
 }
 
 // 32 columns of one row, two a thread and 8-column block: transposed over the four threads of the

@@ -17,14 +17,16 @@ struct Item {
   int seen_begin = 0, seen_end = 0;    // keys that some query sees
   int first_tile = 0, last_tile = -1;  // of keys
   int full_begin = 0, full_end = 0;    // tiles that every query sees whole
+  int piece = 0, pieces = 1;           // of the tiles of keys
+  int slot = -1;                       // where a piece's outputs go; < 0: to the output
 
   __device__ __forceinline__ bool exists() const { return row >= 0; }
 };
 
-// By a whole warp. The last row whose first ticket is not greater is found 32 candidates at a time.
+// By a whole warp. tile_keys: of a tile of keys. The last row whose first ticket is not greater is found 32 candidates at a time.
 __device__ __forceinline__ Item find_item(const Schedule& schedule, int kv_heads,
-                                          int tokens_per_tile, int ticket) {
-  const int tiles = schedule.counters->tiles;
+                                          int tokens_per_tile, int tile_keys, int ticket) {
+  const int tiles = schedule.counters->tiles, piece_tiles = schedule.counters->piece_tiles;
   Item item;
   if (tiles == 0) return item;
   item.head = static_cast<int>(static_cast<unsigned>(ticket) / static_cast<unsigned>(tiles));
@@ -39,7 +41,13 @@ __device__ __forceinline__ Item find_item(const Schedule& schedule, int kv_heads
     count = min(step, count - last * step);
   }
   const ScheduledRow row = schedule.rows[low];
-  const int tile = schedule.first[low + 1] - 1 - target;
+  int tile = schedule.first[low + 1] - 1 - target;
+  if (piece_tiles != kWhole) {
+    item.pieces = pieces_of((row.keys + tile_keys - 1) / tile_keys, piece_tiles);
+    item.piece = tile % item.pieces;
+    tile /= item.pieces;
+    if (item.pieces > 1) item.slot = ticket;
+  }
   item.row = row.row;
   item.token = tile * tokens_per_tile;
   item.begin = row.begin;
@@ -65,6 +73,11 @@ __device__ __forceinline__ void find_keys(Item& item, const Mask& mask, int toke
   item.last_tile = (item.seen_end - 1) / Keys;
   item.full_begin = (static_cast<int>(last.begin) + Keys - 1) / Keys;
   item.full_end = static_cast<int>(first.end) / Keys;
+  if (item.pieces == 1) return;
+  const int tiles = item.last_tile - item.first_tile + 1, begin = item.first_tile;
+  item.first_tile = begin + tiles * item.piece / item.pieces;
+  item.last_tile = begin + tiles * (item.piece + 1) / item.pieces - 1;
+  if (item.last_tile < item.first_tile) item.last_tile = -1;
 }
 
 }  // namespace hyla::attention

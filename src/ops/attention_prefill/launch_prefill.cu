@@ -72,6 +72,11 @@ BytesLaunch* bytes_instance(DType dtype, std::int64_t dim) {
   }
 }
 
+std::int64_t most_keys(const CacheView& cache) {
+  if (cache.kind == KvCache::Kind::kPaged) return cache.page_table.columns * cache.page_size();
+  return cache.k.shape[cache.kind == KvCache::Kind::kRagged ? 0 : 1];
+}
+
 }  // namespace
 
 const char* attention_prefill_refuses(const RunProblem& problem, const Context& context) {
@@ -82,8 +87,7 @@ const char* attention_prefill_refuses(const RunProblem& problem, const Context& 
   }
   if (const char* reason = scales_refuse(cache.k, cache.k_scales)) return reason;
   if (const char* reason = scales_refuse(cache.v, cache.v_scales)) return reason;
-  if (cache.kind == KvCache::Kind::kPaged &&
-      cache.page_table.columns * cache.page_size() > kMostKeys) {
+  if (cache.kind == KvCache::Kind::kPaged && most_keys(cache) > kMostKeys) {
     return "more keys a row than 2^30";
   }
   const std::int64_t bytes = one_byte(cache) ? 8 : 16;
@@ -98,13 +102,27 @@ std::size_t attention_prefill_workspace_bytes(std::int64_t rows) {
   return static_cast<std::size_t>(Schedule::bytes(rows));
 }
 
+std::size_t attention_prefill_workspace_bound(const RunBounds& bounds, int processors) {
+  const std::int64_t dim = std::max(bounds.head_dim, bounds.value_dim);
+  if (dim > 256 || bounds.max_kv_length < 2 * kLeastPieceTiles * 64) {
+    return attention_prefill_workspace_bytes(bounds.max_sequences);
+  }
+  return static_cast<std::size_t>(schedule_room(bounds.max_sequences) +
+                                  pieces_bytes(std::max<std::int64_t>(dim, 1), processors));
+}
+
 void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
                               const Workspace& workspace, const Context& context) {
   const Queries& q = problem.queries;
   if (q.rows == 0 || q.q.shape[0] == 0) return;
   const CacheView& cache = problem.cache;
   const std::int64_t dim = std::max(q.head_dim, q.value_dim);
-  const TileLaunch launch{more_than, workspace.data, device::multiprocessors(context)};
+  TileLaunch launch;
+  launch.more_than = more_than;
+  launch.workspace = workspace.data;
+  launch.bytes = workspace.bytes;
+  launch.processors = device::multiprocessors(context);
+  launch.most_keys = most_keys(cache);
   if (one_byte(cache)) {
     bytes_instance(q.q.dtype, dim)(q, byte_rows(cache, cache.k, cache.k_scales),
                                    byte_rows(cache, cache.v, cache.v_scales), launch, context);

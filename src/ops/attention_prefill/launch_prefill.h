@@ -13,7 +13,11 @@ namespace hyla::attention {
 // Null when the kernel takes the problem, whatever lengths its rows have, otherwise why not.
 const char* attention_prefill_refuses(const RunProblem& problem, const Context& context);
 
+// What a call needs at least.
 std::size_t attention_prefill_workspace_bytes(std::int64_t rows);
+// With room for the pieces of items that are cut along the keys: calls with few queries behind many
+// keys are faster with it.
+std::size_t attention_prefill_workspace_bound(const RunBounds& bounds, int processors);
 
 // Computes the rows n with q_len[n] * Hq / Hk > `more_than` and does not touch the others. Lengths
 // are read on the device only.

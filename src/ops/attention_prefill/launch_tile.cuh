@@ -8,6 +8,7 @@
 #include "device/alignment.h"
 #include "device/launch.h"
 #include "device/tensor_map.h"
+#include "ops/attention_prefill/kernel_combine.cuh"
 #include "ops/attention_prefill/kernel_tile.cuh"
 
 namespace hyla::attention {
@@ -95,9 +96,38 @@ inline const char* tile_refuses(const Queries& queries) {
 
 struct TileLaunch {
   std::int64_t more_than = 0;
-  void* workspace = nullptr;  // Schedule::bytes
+  void* workspace = nullptr;  // Schedule::bytes, and where there is room pieces_bytes
+  std::size_t bytes = 0;
   int processors = 0;
+  std::int64_t most_keys = 0;  // of a row, as far as the host knows
 };
+
+// Pieces of items begin in the workspace behind the schedule.
+inline std::int64_t schedule_room(std::int64_t rows) {
+  return (Schedule::bytes(rows) + 255) / 256 * 256;
+}
+inline std::int64_t pieces_bytes(std::int64_t dim, int processors) {
+  const int padded = padded_dim(static_cast<int>(dim));
+  return Partials::bytes(processors, padded == 256 ? 128 : 192, padded);
+}
+
+// How many pieces items may be cut into; 0 where that could bring nothing.
+template <class Shape>
+int most_pieces(const Queries& q, const TileLaunch& launch, int tokens_per_tile,
+                const Context& context) {
+  static_assert(Shape::kRows == (Shape::kDim == 256 ? 128 : 192));
+  const std::int64_t needed =
+      schedule_room(q.rows) + Partials::bytes(launch.processors, Shape::kRows, Shape::kDim);
+  const bool whole_rows = q.mask.window == 0 && q.mask.chunk == 0;
+  const std::int64_t tiles = (q.q.shape[0] + tokens_per_tile - 1) / tokens_per_tile;
+  const bool many = launch.more_than == 0 && 2 * tiles * q.kv_heads > launch.processors;
+  if (context.batch_invariant || !whole_rows || many ||
+      launch.most_keys < 2 * kLeastPieceTiles * Shape::kKeys ||
+      static_cast<std::int64_t>(launch.bytes) < needed) {
+    return 0;
+  }
+  return launch.processors;
+}
 
 template <class Element, int Dim, Loading kLoading, class Keys, class Values>
 void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys, Values> arguments,
@@ -115,17 +145,34 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
   schedule.group = arguments.group;
   schedule.tokens_per_tile = arguments.tokens_per_tile;
   schedule.more_than = launch.more_than;
+  schedule.tile_keys = Shape::kKeys;
+  schedule.kv_heads = arguments.kv_heads;
+  schedule.most_pieces = most_pieces<Shape>(q, launch, arguments.tokens_per_tile, context);
+  const std::int64_t slots = schedule.most_pieces;
+  if (slots > 0) {
+    char* memory = static_cast<char*>(launch.workspace) + schedule_room(q.rows);
+    arguments.partials.values = reinterpret_cast<float*>(memory);
+    arguments.partials.rows =
+        reinterpret_cast<float2*>(memory + slots * Shape::kRows * Shape::kDim * 4);
+  }
   device::launch(&schedule_rows<Keys>, {dim3(1), dim3(kScheduleThreads)}, schedule, context);
 
   // Enough for every row's last tile to be a partial one.
-  const std::int64_t items =
-      q.kv_heads * (q.q.shape[0] / arguments.tokens_per_tile + std::min(q.rows, q.q.shape[0]));
+  const std::int64_t items = std::max(
+      slots,
+      q.kv_heads * (q.q.shape[0] / arguments.tokens_per_tile + std::min(q.rows, q.q.shape[0])));
   device::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(items, launch.processors)));
   shape.block = dim3(Shape::kThreads);
   shape.shared_bytes = sizeof(TileShared<Shape>);
   shape.programmatic = true;  // behind the schedule
   device::launch(&attend_tiles<Shape, Element, Keys, Values, kLoading>, shape, arguments, context);
+  if (slots == 0) return;
+  shape.grid = dim3(static_cast<unsigned>(2 * launch.processors));
+  shape.block = dim3(32 * kCombineWarps);
+  shape.shared_bytes = 0;
+  device::launch(&combine_pieces<Shape, Element, TileArguments<Keys, Values>>, shape, arguments,
+                 context);
 }
 
 // Everything that does not depend on the kernel's shape.

@@ -29,7 +29,7 @@ __device__ __forceinline__ void load_queries(const Arguments& a, TileShared<Shap
 template <class Shape, class Arguments>
 __device__ __forceinline__ void write_item(const Arguments& a, TileShared<Shape>& shared,
                                            std::uint32_t count, int ticket, int lane) {
-  Item item = find_item(a.schedule, a.kv_heads, a.tokens_per_tile, ticket);
+  Item item = find_item(a.schedule, a.kv_heads, a.tokens_per_tile, Shape::kKeys, ticket);
   if (item.exists()) find_keys<Shape::kKeys>(item, a.mask, a.tokens_per_tile);
   if (lane == 0) shared.items[count & 3] = item;
   __syncwarp();

@@ -5,6 +5,9 @@
 //
 // Ticket order: KV heads outermost (what is alive in L2 stays small), then rows, most keys first,
 // then tiles of queries from the end of the row, which under a causal mask is the longest first.
+//
+// Where there are fewer items than multiprocessors, items are cut along the keys into pieces of at
+// most `piece_tiles` tiles, each with a ticket of its own.
 #pragma once
 
 #include <hyla/attention_mask.h>
@@ -23,7 +26,8 @@ struct ScheduledRow {
 // In the workspace: counters, rows [N], first ticket of each row [N + 1].
 struct Schedule {
   struct Counters {
-    int ticket, tiles;  // tiles: of one KV head
+    int ticket, tiles;  // tiles: of one KV head, each of its pieces counted
+    int piece_tiles;    // of keys; kWhole: nothing is cut
   };
   Counters* counters;
   ScheduledRow* rows;
@@ -47,6 +51,13 @@ struct Schedule {
 };
 
 inline constexpr int kScheduleThreads = 1024;
+inline constexpr int kWhole = 1 << 30;
+inline constexpr int kLeastPieceTiles = 8;  // shorter pieces cost more than they bring
+
+// Pieces of each item of a row with so many tiles of keys.
+__device__ __forceinline__ int pieces_of(int key_tiles, int piece_tiles) {
+  return key_tiles > piece_tiles ? (key_tiles + piece_tiles - 1) / piece_tiles : 1;
+}
 inline constexpr int kMostKeys = 1 << 30;  // of a row; int32 arithmetic on positions stays exact
 
 template <class Keys>
@@ -56,7 +67,22 @@ struct ScheduleArguments {
   Schedule schedule;
   int total, group, tokens_per_tile;
   std::int64_t more_than;  // packed queries that a row must exceed to be ours
+  int tile_keys, kv_heads;
+  int most_pieces;  // of all items together; 0: nothing is cut
 };
+
+// The shortest pieces that run at once, by one warp: lane l tries to cut the longest item in l + 1.
+// key_tiles, query_tiles [count]: of the rows that are ours.
+__device__ __forceinline__ int choose_piece(const int* key_tiles, const int* query_tiles, int count,
+                                            int kv_heads, int most_pieces) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int tiles = max((key_tiles[0] + lane) / (lane + 1), kLeastPieceTiles);  // longest first
+  int pieces = 0;
+  for (int i = 0; i < count; ++i) pieces += query_tiles[i] * pieces_of(key_tiles[i], tiles);
+  const bool fits = pieces * kv_heads <= most_pieces;
+  const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, fits)));
+  return last <= 0 ? kWhole : __shfl_sync(0xffffffffu, tiles, last);
+}
 
 __device__ __forceinline__ int clamped(std::int64_t x, int most) {
   return static_cast<int>(x < 0 ? 0 : x > most ? most : x);
@@ -100,11 +126,13 @@ __device__ __forceinline__ int exclusive_sum(int x, int (&warp_sums)[32], int& t
 template <class Keys>
 __global__ void __launch_bounds__(kScheduleThreads, 1)
     schedule_rows(const __grid_constant__ ScheduleArguments<Keys> a) {
-  __shared__ int weight[kScheduleThreads], tiles_of[kScheduleThreads], warp_sums[32];
+  __shared__ int weight[kScheduleThreads], tiles_of[kScheduleThreads], key_tiles[kScheduleThreads];
+  __shared__ int warp_sums[32], piece_tiles;
   arch::wait_for_previous_grid();
   const Schedule& schedule = a.schedule;
   const int thread = static_cast<int>(threadIdx.x);
   const bool sorted = schedule.count <= kScheduleThreads;  // beyond that in the order given
+  if (thread == 0) piece_tiles = kWhole;
   int tiles = 0;
   for (int base = 0; base < schedule.count; base += kScheduleThreads) {
     const int i = base + thread;
@@ -127,8 +155,17 @@ __global__ void __launch_bounds__(kScheduleThreads, 1)
       }
     }
     tiles_of[place] = mine ? own : 0;
+    key_tiles[place] = (row.keys + a.tile_keys - 1) / a.tile_keys;
     if (mine) schedule.rows[base + place] = row;
-    __syncthreads();
+    const int ours = __syncthreads_count(own > 0);
+    if (sorted && ours > 0 && ours * a.kv_heads <= a.most_pieces) {
+      if (thread < 32) {
+        const int chosen = choose_piece(key_tiles, tiles_of, ours, a.kv_heads, a.most_pieces);
+        if (thread == 0) piece_tiles = chosen;
+      }
+      __syncthreads();
+      tiles_of[thread] *= pieces_of(key_tiles[thread], piece_tiles);
+    }
     int total;
     const int first = tiles + exclusive_sum(tiles_of[thread], warp_sums, total);
     if (mine) schedule.first[i] = first;
@@ -139,6 +176,7 @@ __global__ void __launch_bounds__(kScheduleThreads, 1)
     schedule.first[schedule.count] = tiles;
     schedule.counters->ticket = 0;
     schedule.counters->tiles = tiles;
+    schedule.counters->piece_tiles = piece_tiles;
   }
 }
 
