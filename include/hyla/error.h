@@ -48,6 +48,9 @@ struct Candidate {
   std::string implementation;
   bool supported = false;
   std::string reason;  // why it refuses; empty when it takes the problem
+  // What it expects to take, in microseconds, where several that take the problem are compared by a
+  // cost model: the least comes first. 0: no model
+  double expected_us = 0;
 };
 
 // The arguments are valid, but no implementation (or not the forced one) takes them.

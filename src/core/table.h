@@ -1,4 +1,5 @@
-// Implementation tables: an ordered list per operation. The first row that takes a problem runs it.
+// Implementation tables: an ordered list per operation. The first row that takes a problem runs it;
+// rows with a cost model come in the order of what they expect to take.
 #pragma once
 
 #include <hyla/context.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hyla::core {
@@ -23,6 +25,8 @@ struct Implementation {
   // Scratch memory it needs for this problem. Null pointer: none.
   std::size_t (*workspace_bytes)(const Problem&);
   void (*run)(const Problem&, const Workspace&, const Context&);
+  // What it expects to take for a problem that it takes, in microseconds. Null pointer: no model.
+  double (*expected_us)(const Problem&, const Context&) = nullptr;
 };
 
 template <class Problem>
@@ -41,6 +45,15 @@ std::vector<Candidate> explain(std::span<const Implementation<Problem>> table,
   for (const auto& row : table) {
     const char* reason = refusal(row, problem, context);
     candidates.push_back({row.name, reason == nullptr, reason == nullptr ? "" : reason});
+    if (reason == nullptr && row.expected_us != nullptr) {
+      candidates.back().expected_us = row.expected_us(problem, context);
+    }
+  }
+  // Those with a model change places among themselves.
+  for (auto a = candidates.begin(); a != candidates.end(); ++a) {
+    for (auto b = a + 1; a->expected_us > 0 && b != candidates.end(); ++b) {
+      if (b->expected_us > 0 && b->expected_us < a->expected_us) std::swap(*a, *b);
+    }
   }
   return candidates;
 }
@@ -48,19 +61,42 @@ std::vector<Candidate> explain(std::span<const Implementation<Problem>> table,
 void check_workspace(std::size_t required, const Workspace& workspace, const Context& context);
 [[noreturn]] void fail_unknown_implementation(const char* forced, std::string_view known);
 
-// Runs the first row that takes the problem, or the one named `forced`.
+// The row that runs the problem: the first that takes it, or the one that expects to be fastest of
+// those before any without a model. Null: none takes it.
+template <class Problem>
+const Implementation<Problem>* choose(std::span<const Implementation<Problem>> table,
+                                      const Problem& problem, const Context& context) {
+  const Implementation<Problem>* best = nullptr;
+  double best_us = 0;
+  for (const auto& row : table) {
+    if (best != nullptr && row.expected_us == nullptr) break;
+    if (refusal(row, problem, context) != nullptr) continue;
+    if (row.expected_us == nullptr) return &row;
+    const double us = row.expected_us(problem, context);
+    if (best == nullptr || us < best_us) best = &row, best_us = us;
+  }
+  return best;
+}
+
+// Runs the row that is chosen, or the one named `forced`.
 template <class Problem>
 void dispatch(const char* operation, std::span<const Implementation<Problem>> table,
               const Problem& problem, const char* forced, const Workspace& workspace,
               const Context& context) {
   bool known = forced == nullptr;
-  for (const auto& row : table) {
-    if (forced != nullptr && std::strcmp(forced, row.name) != 0) continue;
-    known = true;
-    if (refusal(row, problem, context) != nullptr) continue;
-    check_workspace(row.workspace_bytes == nullptr ? 0 : row.workspace_bytes(problem), workspace,
-                    context);
-    row.run(problem, workspace, context);
+  const Implementation<Problem>* chosen = known ? choose(table, problem, context) : nullptr;
+  if (forced != nullptr) {
+    for (const auto& row : table) {
+      if (std::strcmp(forced, row.name) != 0) continue;
+      known = true;
+      if (refusal(row, problem, context) == nullptr) chosen = &row;
+      break;
+    }
+  }
+  if (chosen != nullptr) {
+    check_workspace(chosen->workspace_bytes == nullptr ? 0 : chosen->workspace_bytes(problem),
+                    workspace, context);
+    chosen->run(problem, workspace, context);
     return;
   }
   if (!known) {

@@ -48,9 +48,32 @@ TEST_F(GpuPrefill, EveryDim) {
   std::uint64_t seed = 200;
   for (const char* dims : {"k=64,v=64", "k=256,v=256", "k=64,v=128", "k=128,v=64", "k=8,v=8",
                            "k=72,v=40", "k=248,v=16"}) {
-    const std::string problem =
-        std::string("gdn_prefill:lens=70+3,hq=1,hv=2,") + dims + ",seed=" + std::to_string(++seed);
+    const std::string problem = std::string("gdn_prefill:lens=170+3+64,hq=1,hv=2,checkpoint=64,") +
+                                dims + ",seed=" + std::to_string(++seed);
+    check_all(problem, CaseOptions::plain());
     check_all(problem, CaseOptions::drawn(seed));
+  }
+  // Long enough for two parts, and more tasks than multiprocessors.
+  for (const char* dims : {"k=64,v=64", "k=96,v=192", "k=128,v=256", "k=40,v=72"}) {
+    EXPECT_GE(check_all(std::string("gdn_prefill:lens=1500+700,hq=1,hv=2,layout=kv,io=f16,") + dims,
+                        CaseOptions::plain()),
+              2);
+    EXPECT_GE(check_all(std::string("gdn_prefill:lens=65x40,hq=2,hv=4,norm=1,gate=raw,") + dims,
+                        CaseOptions::plain()),
+              2);
+  }
+}
+
+// Sequences of a few tokens, where blocks of 8 tokens are an alternative to chunks.
+TEST_F(GpuPrefill, ShortSequences) {
+  std::uint64_t seed = 250;
+  for (const char* lens : {"1", "7+8+9+0+16", "3x20+17"}) {
+    for (const char* rest : {"", ",layout=kv,state=bf16", ",io=f16,norm=1,gate=raw,beta=logit"}) {
+      const std::string problem = std::string("gdn_prefill:lens=") + lens + ",hq=2,hv=4" + rest +
+                                  ",seed=" + std::to_string(++seed);
+      EXPECT_GE(check_all(problem, CaseOptions::plain()), 3) << problem;
+      check_all(problem, CaseOptions::drawn(seed));
+    }
   }
 }
 
@@ -101,6 +124,15 @@ TEST_F(GpuPrefill, FewLongSequences) {
   }
 }
 
+gdn::PrefillParams& params(Call& call) { return std::get<gdn::PrefillParams>(call.params); }
+
+template <class Value>
+void fill(const TensorView& view, Value&& value) {
+  for_each_element(view, [&](std::int64_t index, std::int64_t offset) {
+    store_element(view, offset, value(index, load_element(view, offset)));
+  });
+}
+
 // So few and so long that segments of a sequence are worked on at once.
 TEST_F(GpuPrefill, Segments) {
   for (const char* io : {"bf16", "f16"}) {
@@ -110,6 +142,31 @@ TEST_F(GpuPrefill, Segments) {
       EXPECT_GE(check_all(problem, CaseOptions::plain()), 4) << problem;
     }
   }
+}
+
+// Heads that forget everything inside a segment and heads that forget nothing, gates that wipe, keys
+// that let the recurrence grow: what a segment forgets is found on the device.
+TEST_F(GpuPrefill, SegmentsThatForget) {
+  const std::string problem = "gdn_prefill:lens=4000,hq=1,hv=2,gate=log,seed=21";
+  const auto with = [&](const char* what, auto&& alpha) {
+    Call call = random_call(parse_problem(problem));
+    fill(params(call).gate.value,
+         [&](std::int64_t i, double x) { return alpha(i / 2, static_cast<int>(i % 2), x); });
+    EXPECT_GE(check_call(what, call), 4) << what;
+  };
+  with("a decay a head", [](std::int64_t, int head, double) { return -1.0 * head; });
+  with("a wipe now and then", [](std::int64_t token, int head, double x) {
+    return (token + 17 * head) % 450 == 5 ? -INFINITY : x / 50;
+  });
+  with("a decay that ends in the middle",
+       [](std::int64_t token, int, double) { return token < 2000 ? -1.5 : 0.0; });
+  with("a decay that begins in the middle",
+       [](std::int64_t token, int, double) { return token > 2000 ? -1.5 : 0.0; });
+  // |k| = 2 and beta = 1: tokens that multiply by -3 along their key, under decays that win.
+  Call grows = random_call(parse_problem(problem));
+  fill(params(grows).k, [](std::int64_t, double x) { return 2 * x; });
+  fill(params(grows).gate.value, [](std::int64_t, double) { return -1.5; });
+  check_call("keys that grow", grows);
 }
 
 TEST_F(GpuPrefill, HostileTensors) {
@@ -131,15 +188,6 @@ TEST_F(GpuPrefill, ACapturedGraphFollowsNewSlotsAndLengths) {
   for (const char* lens : {"200+64+30+0+65", "1500+700"}) {
     check_replays(std::string("gdn_prefill:lens=") + lens + ",hq=2,hv=4,slots=32", options);
   }
-}
-
-gdn::PrefillParams& params(Call& call) { return std::get<gdn::PrefillParams>(call.params); }
-
-template <class Value>
-void fill(const TensorView& view, Value&& value) {
-  for_each_element(view, [&](std::int64_t index, std::int64_t offset) {
-    store_element(view, offset, value(index, load_element(view, offset)));
-  });
 }
 
 Call corner(const char* options) {

@@ -158,4 +158,33 @@ TEST_F(Table, Explain) {
             (Ran{"cuda_fast", "cpu_large", "cpu_even", "cuda_even"}));
 }
 
+double expects_size(const Problem& problem, const Context&) { return problem.size; }
+double expects_fifty(const Problem&, const Context&) { return 50; }
+
+// Rows with a cost model go by what they expect, whatever their order; a row without one is only
+// reached when none of them takes the problem.
+TEST_F(Table, TheLeastExpectedTimeRuns) {
+  static constexpr std::array<Implementation<Problem>, 4> kModels = {{
+      {"cuda_fast", Device::Kind::kCuda, nullptr, nullptr, run<1>, expects_fifty},
+      {"cpu_size", Device::Kind::kCpu, refuses_odd, nullptr, run<2>, expects_size},
+      {"cpu_fifty", Device::Kind::kCpu, refuses_odd, nullptr, run<3>, expects_fifty},
+      {"cpu_any", Device::Kind::kCpu, nullptr, nullptr, run<4>},
+  }};
+  const auto go = [&](int size, const char* forced) {
+    core::dispatch<Problem>("op", std::span(kModels), Problem{size, &ran}, forced, {}, {});
+  };
+  go(20, nullptr);
+  go(200, nullptr);
+  go(21, nullptr);
+  go(200, "cpu_size");
+  EXPECT_EQ(ran, (Ran{"run 2", "run 3", "run 4", "run 2"}));
+
+  const auto explained = core::explain<Problem>(std::span(kModels), Problem{200, &ran}, {});
+  std::vector<std::string> names;
+  for (const Candidate& c : explained) names.push_back(c.implementation);
+  EXPECT_EQ(names, (Ran{"cuda_fast", "cpu_fifty", "cpu_size", "cpu_any"}));
+  EXPECT_EQ(explained[1].expected_us, 50);
+  EXPECT_EQ(explained[3].expected_us, 0);
+}
+
 }  // namespace

@@ -26,7 +26,7 @@ struct Options {
   std::vector<std::string> problems;
   std::string suite = "quick", json, plot, peers;
   double seconds = 0.2;
-  bool all = false, tiny = false;
+  bool all = false, tiny = false, plans = false;
 };
 
 struct Result {
@@ -245,6 +245,45 @@ int bench(const Options& options) {
   return kGood;
 }
 
+// How far the implementation that the cost model chooses is from the fastest of those it compares.
+int bench_plans(const Options& options) {
+  const std::vector<ProblemSpec> specs = choose_problems(options.problems, options.suite);
+  std::size_t width = 0;
+  for (const ProblemSpec& spec : specs) width = std::max(width, testing::to_string(spec).size());
+  Table table(stdout, {{"problem", width, false},
+                       {"chosen", 15, false},
+                       {"expected", 9, true},
+                       {"us", 9, true},
+                       {"best", 15, false},
+                       {"us", 9, true},
+                       {"ratio", 6, true}});
+  std::vector<double> ratios;
+  for (const ProblemSpec& spec : specs) {
+    const Call call = testing::random_call(spec);
+    Candidate chosen, best;
+    double chosen_us = 0, best_us = 0;
+    for (const Candidate& candidate : explain(spec, call)) {
+      if (candidate.expected_us == 0) continue;
+      // One that is expected to take several times as long is not timed.
+      if (chosen_us > 0 && candidate.expected_us > 4 * chosen.expected_us) continue;
+      const double us = call_us(spec, call, candidate.implementation, options.seconds);
+      if (chosen_us == 0) chosen = candidate, chosen_us = us;
+      if (best_us == 0 || us < best_us) best = candidate, best_us = us;
+    }
+    if (chosen_us == 0) continue;
+    ratios.push_back(chosen_us / best_us);
+    table.row({testing::to_string(spec), chosen.implementation, microseconds(chosen.expected_us),
+               microseconds(chosen_us), best.implementation, microseconds(best_us),
+               fmt::format("{:.2f}", ratios.back())});
+  }
+  if (ratios.empty()) throw InvalidArgument("problems", "some with a cost model", "none");
+  const auto within =
+      std::count_if(ratios.begin(), ratios.end(), [](double r) { return r <= 1.05; });
+  fmt::print("\n{} of {} within 1.05 of the best, the worst {:.2f}\n", within, ratios.size(),
+             *std::max_element(ratios.begin(), ratios.end()));
+  return kGood;
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -263,6 +302,10 @@ void add_bench(CLI::App& app) {
       ->capture_default_str()
       ->type_name("NAME");
   command->add_flag("--all", options->all, "Every implementation that can run, not only the best");
+  command->add_flag(
+      "--plans", options->plans,
+      "Where a cost model compares implementations: all of them, and how far the one\n"
+      "it chooses is from the fastest");
   command->add_flag("--tiny", options->tiny,
                     "States and values below the smallest normal number: denormals must cost "
                     "nothing");
@@ -280,7 +323,8 @@ void add_bench(CLI::App& app) {
       "  hyla bench gdn_decode:b=8 gdn_decode:b=8,state=bf16\n"
       "  hyla bench --suite cpu --json cpu.json --plot cpu.svg\n"
       "  hyla bench gdn_decode:b=32,threads=1 --all");
-  command->callback([options] { exit_code() = bench(*options); });
+  command->callback(
+      [options] { exit_code() = options->plans ? bench_plans(*options) : bench(*options); });
 }
 
 }  // namespace hyla::tool

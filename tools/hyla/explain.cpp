@@ -33,11 +33,14 @@ void explain_problem(const std::string& problem, const std::string& json_path) {
   for (const Candidate& c : candidates) {
     const bool runs = c.supported && !chosen;
     chosen = chosen || runs;
-    table.row({c.implementation, runs ? "runs" : c.supported ? "can run" : "refuses", c.reason});
+    const std::string reason =
+        c.expected_us > 0 ? "expects " + microseconds(c.expected_us) + " us" : c.reason;
+    table.row({c.implementation, runs ? "runs" : c.supported ? "can run" : "refuses", reason});
     rows.push_back({{"implementation", c.implementation},
                     {"supported", c.supported},
                     {"runs", runs},
-                    {"reason", c.reason}});
+                    {"reason", c.reason},
+                    {"expected_us", c.expected_us}});
   }
   write_json(json_path, {{"problem", testing::to_string(spec)}, {"candidates", rows}});
 }

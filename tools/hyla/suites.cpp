@@ -4,8 +4,11 @@
 #include <hyla/error.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "testing/device_call.h"
+#include "testing/random.h"
 #include "testing/random_problem.h"
 
 namespace hyla::tool {
@@ -157,6 +160,11 @@ const std::vector<const char*> kGpu = {
     "gdn_prefill:lens=256,device=cuda",
     "gdn_prefill:lens=2048,hq=2,hv=8,device=cuda",
     "gdn_prefill:lens=256x64,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=3000,hq=1,hv=2,device=cuda",
+    "gdn_prefill:lens=16x8+3,hq=2,hv=4,device=cuda",
+    "gdn_prefill:lens=700+64,hq=2,hv=4,k=64,v=64,device=cuda",
+    "gdn_prefill:lens=300+70,hq=1,hv=2,k=96,v=192,layout=kv,device=cuda",
+    "gdn_prefill:lens=130+65,hq=2,hv=2,k=128,v=256,norm=1,gate=raw,beta=logit,device=cuda",
     "norm_gated_rms:b=128,device=cuda",
     "norm_gated_rms:b=8192,device=cuda",
     "conv_prefill:lens=128x64,device=cuda",
@@ -204,10 +212,26 @@ const std::vector<const char*> kPrefill = {
     "gdn_prefill:lens=32768,hq=16,hv=48,device=cuda",
     "gdn_prefill:lens=4096x8,hq=16,hv=48,device=cuda",
     "gdn_prefill:lens=131072,hq=4,hv=8,device=cuda",
+    "gdn_prefill:lens=4096,device=cuda",
+    "gdn_prefill:lens=16384,device=cuda",
+    "gdn_prefill:lens=2048x4,device=cuda",
+    "gdn_prefill:lens=4096x8,hq=8,hv=32,device=cuda",
+    "gdn_prefill:lens=2048,hq=16,hv=64,device=cuda",
+    "gdn_prefill:lens=8192,hq=16,hv=64,device=cuda",
+    "gdn_prefill:lens=8192,hq=16,hv=16,device=cuda",
+    "gdn_prefill:lens=32768,hq=4,hv=16,device=cuda",
+    "gdn_prefill:lens=2048,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=4096,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=1024x8,hq=2,hv=8,device=cuda",
     "gdn_prefill:lens=64,device=cuda",
     "gdn_prefill:lens=256,device=cuda",
+    "gdn_prefill:lens=16,device=cuda",
     "gdn_prefill:lens=16x64,device=cuda",
     "gdn_prefill:lens=16384+64x64,device=cuda",
+    "gdn_prefill:lens=8192+512x16,hq=2,hv=8,device=cuda",
+    "gdn_prefill:lens=8192,k=64,v=64,device=cuda",
+    "gdn_prefill:lens=1024x8,k=64,v=64,device=cuda",
+    "gdn_prefill:lens=8192,hq=8,hv=8,k=128,v=256,device=cuda",
     "gdn_prefill:lens=8192x4,norm=1,gate=raw,beta=logit,device=cuda",
 };
 
@@ -225,6 +249,35 @@ const std::vector<const char*> kAttention = {
     "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,kv=int8,device=cuda",
     "attention_prefill:lens=4096x4,hq=32,hk=8,d=128,page=64,kv=e4m3,device=cuda",
 };
+
+// Prefill of random shapes, for the choice between plans: heads as models have them, lengths from 16
+// tokens on, at most 2^20 tokens times heads.
+const std::vector<const char*>& prefill_plans() {
+  static const std::vector<std::string> texts = [] {
+    constexpr int kCount = 200;
+    constexpr std::int64_t kMostWork = std::int64_t{1} << 20;
+    constexpr std::pair<int, int> kHeads[] = {{2, 8},  {4, 8},   {4, 16},  {8, 16},
+                                              {8, 32}, {16, 32}, {16, 48}, {16, 64}};
+    constexpr std::int64_t kRows[] = {1, 1, 1, 2, 3, 4, 8, 16, 64};
+    const testing::Random draw(1, "prefill-plans");
+    std::vector<std::string> all;
+    for (std::int64_t i = 0; all.size() < kCount; ++i) {
+      const auto [q, v] = kHeads[draw.below(4 * i, std::ssize(kHeads))];
+      const std::int64_t rows = kRows[draw.below(4 * i + 1, std::ssize(kRows))];
+      const auto length = static_cast<std::int64_t>(16 * std::exp2(11 * draw.uniform(4 * i + 2)));
+      if (rows * length * v > kMostWork) continue;
+      all.push_back("gdn_prefill:lens=" + std::to_string(length) + "x" + std::to_string(rows) +
+                    ",hq=" + std::to_string(q) + ",hv=" + std::to_string(v) + ",device=cuda");
+    }
+    return all;
+  }();
+  static const std::vector<const char*> problems = [] {
+    std::vector<const char*> all;
+    for (const std::string& text : texts) all.push_back(text.c_str());
+    return all;
+  }();
+  return problems;
+}
 
 void require_device(const testing::ProblemSpec& spec) {
   if (spec.device != Device::Kind::kCuda) return;
@@ -264,6 +317,7 @@ const std::vector<Suite>& suites() {
        kCpuAttention},
       {"gpu", "the shapes of the published tables on a CUDA device", kGpu},
       {"prefill", "chunked prefill on a CUDA device; to measure, too long to check", kPrefill},
+      {"prefill-plans", "200 random shapes of prefill; to measure with --plans", prefill_plans()},
       {"attention", "attention of long rows on a CUDA device; to measure, too long to check",
        kAttention},
   };

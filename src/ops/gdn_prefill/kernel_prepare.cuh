@@ -1,6 +1,7 @@
 // T', P and the factors of all chunks of all heads, for kernels that then walk over the chunks. The
-// three warpgroups of a CTA work on their own, each on a chunk of a head; the next one's keys and
-// queries come while the inverse of this one is made.
+// four warpgroups of a CTA work on their own, each on a chunk of a head; the next one's keys come
+// while the inverse of this one is made. T' and P take the place of the queries, and the next queries
+// come when they have left.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
@@ -10,10 +11,11 @@
 #include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/chunk_matrices.cuh"
 #include "ops/gdn_prefill/record.cuh"
+#include "ops/gdn_prefill/segments.cuh"
 
 namespace hyla::gdn {
 
-inline constexpr int kPrepareGroups = 3;
+inline constexpr int kPrepareGroups = 4;
 inline constexpr int kPrepareThreads = kPrepareGroups * 128;
 
 // Walks over (chunk, head) pairs, `stride` apart; the heads of a chunk are neighbours.
@@ -55,18 +57,51 @@ struct PrepareCursor {
   }
 };
 
+// Does one of the warp's tokens not hold to 0 <= beta |k|^2 <= 2? |k|^2 is on the diagonal of K K^T.
+__device__ __forceinline__ bool grows(const float (&product)[32], const MaskFactors& masks,
+                                      bool normalised, int thread) {
+  const int lane = thread & 31, warp = thread >> 5, row = lane >> 2;
+  if (2 * (lane & 3) != (row & 6)) return false;
+  const int i = warp * 16 + row;
+  float b = masks.row_l[i], b8 = masks.row_l[i + 8];
+  if (normalised) b *= masks.key[i], b8 *= masks.key[i + 8];
+  bool found = false;
+#pragma unroll
+  for (int J = 0; J < 4; ++J) {
+    if (J != warp) continue;
+    const float* y = product + 8 * J;
+    const float x = b * (row & 1 ? y[1] : y[0]), x8 = b8 * (row & 1 ? y[7] : y[6]);
+    found = !(x >= 0.0f && x <= kMostErased && x8 >= 0.0f && x8 <= kMostErased);
+  }
+  return found;
+}
+
 template <class Io>
 struct alignas(1024) PrepareGroup {
   KeyTiles<Io> keys;
-  Record<Io> record;
+  alignas(16) Factors factors;
   InverseScratch scratch;
   MaskFactors masks;
   std::uint32_t gates[2][64];
   PrepareCursor cursor;
   ChunkInfo info[2];
   std::int64_t item[2];
-  arch::Mbarrier keys_full;
+  arch::Mbarrier keys_full, queries_full;
+
+  __device__ __forceinline__ Io* inverse() { return keys[1]; }
+  __device__ __forceinline__ Io* scores() { return keys[3]; }
 };
+
+// The blocks above the diagonal of a tile, where T' and P are zero.
+template <class Io>
+__device__ __forceinline__ void clear_upper(Io* tile, int thread) {
+  const BlockAddress to = block_address(tile, thread);
+  const std::uint32_t zeros[4] = {};
+#pragma unroll
+  for (int J = 1; J < 4; ++J) {
+    if (J > thread >> 5) arch::store_matrices(to(J), zeros);
+  }
+}
 
 template <class Io>
 class Prepare {
@@ -82,11 +117,12 @@ class Prepare {
   __device__ __forceinline__ void run(std::int64_t first, std::int64_t stride) {
     if (thread == 0) {
       arch::init(s.keys_full, 1);
+      arch::init(s.queries_full, 1);
       arch::fence_mbarrier_init();
       s.cursor.started = false;
       s.cursor.item = first;
       find(0, stride);
-      if (s.info[0].rows > 0) ask();
+      if (s.info[0].rows > 0) ask_keys(0);
     }
     sync();
     if (s.info[0].rows == 0) return;
@@ -107,25 +143,41 @@ class Prepare {
     s.cursor.item += stride;
   }
 
-  // Keys and queries of the chunk in place `next`.
-  __device__ __forceinline__ void ask(int next = 0) {
-    load_key_tiles(s.keys, a.maps, s.info[next], s.keys_full);
+  // Of the chunk in a place.
+  __device__ __forceinline__ void ask_keys(int place) {
+    const ChunkInfo& info = s.info[place];
+    arch::arrive_expecting(s.keys_full, 2 * kTileBytes);
+    arch::load_tile(s.keys[0], a.maps.k, {0, info.k_head, info.token}, s.keys_full);
+    arch::load_tile(s.keys[2], a.maps.k, {64, info.k_head, info.token}, s.keys_full);
+  }
+  __device__ __forceinline__ void ask_queries(int place) {
+    const ChunkInfo& info = s.info[place];
+    arch::arrive_expecting(s.queries_full, 2 * kTileBytes);
+    arch::load_tile(s.keys[1], a.maps.q, {0, info.q_head, info.token}, s.queries_full);
+    arch::load_tile(s.keys[3], a.maps.q, {64, info.q_head, info.token}, s.queries_full);
   }
 
   __device__ __forceinline__ void chunk(int n, std::int64_t stride) {
     const int place = n & 1;
     const bool normalised = a.p.l2norm;
+    if (thread == 0) {
+      arch::wait_for_store_reads<0>();  // the chunk before has left
+      ask_queries(place);
+    }
+    __syncwarp();
     arch::wait(s.keys_full, place);
     if (s.info[place].rows < kChunk) {
       clear_rows(s.keys[0], s.keys[2], s.info[place].rows, thread);
       sync();
     }
-    if (normalised) find_lengths(a.p, s.keys, s.masks, thread);
+    if (normalised) {
+      arch::wait(s.queries_full, place);
+      find_lengths(a.p, s.keys, s.masks, thread);
+    }
     float product[32];
     multiply_rows(product, s.keys, 0);
-    if (thread == 0) arch::wait_for_store_reads<0>();
-    sync();  // gates and lengths are there, the record has left
-    make_factors(a.p, s.gates, s.masks, s.record.factors, thread);
+    sync();  // gates and lengths are there, the chunk before has left
+    make_factors(a.p, s.gates, s.masks, s.factors, thread);
     if (thread == 96) find(place ^ 1, stride);
     sync();
     float2 exact[3];
@@ -134,24 +186,35 @@ class Prepare {
     arch::pin(product);
     store_diagonal(product, exact, normalised, s.masks, s.scratch, thread);
     store_lower(product, s.masks, s.scratch, thread);
+    const bool own_grows = grows(product, s.masks, normalised, thread);
+    arch::wait(s.queries_full, place);
     multiply_rows(product, s.keys, 1);
     const bool more = s.info[place ^ 1].rows > 0;
     if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates, thread);
     invert_diagonal(s.scratch, thread >> 5, thread & 31);
     arch::wgmma_wait<0>();
     arch::pin(product);
-    sync();  // all have read the keys, all diagonal blocks are inverted
-    if (thread == 32 && more) ask(place ^ 1);
+    // All have read the keys, all diagonal blocks are inverted.
+    const bool chunk_grows = arch::sync_any(barrier, 128, own_grows);
+    if (thread == 0) {
+      s.factors.decay[2] = chunk_grows ? kNeverForgets : s.masks.g[63] + kErasedLog2;
+    }
+    if (thread == 32 && more) ask_keys(place ^ 1);
     __syncwarp();
     std::uint32_t decays[3];
 #pragma unroll
     for (int i = 0; i < 3; ++i) decays[i] = pack<__half>(exact[i].x, exact[i].y);
-    store_scores(product, decays, normalised, s.masks, s.record.scores, thread);
-    store_inverse(s.scratch, s.masks, s.record.inverse, thread);
+    clear_upper(s.scores(), thread);
+    clear_upper(s.inverse(), thread);
+    store_scores(product, decays, normalised, s.masks, s.scores(), thread);
+    store_inverse(s.scratch, s.masks, s.inverse(), thread);
     if (thread < 32 && more) scan_gates(a.p, s.info[place ^ 1], s.gates, thread);
     sync();
     if (thread == 0) {
-      arch::store_bulk(&records[s.item[place]], &s.record, kRecordCopyBytes);
+      Record<Io>& record = records[s.item[place]];
+      arch::store_bulk(record.inverse, s.inverse(), kTileBytes);
+      arch::store_bulk(record.scores, s.scores(), kTileBytes);
+      arch::store_bulk(&record.factors, &s.factors, sizeof(Factors));
       arch::commit_stores();
     }
   }
@@ -169,14 +232,9 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
   PrepareGroup<Io>& s = reinterpret_cast<PrepareGroup<Io>*>(memory)[group];
-  // The blocks above the diagonal of T' and P are zero and stay so.
-  auto* record = reinterpret_cast<uint4*>(&s.record);
-  for (int i = static_cast<int>(threadIdx.x) & 127; i < 2 * kTileBytes / 16; i += 128) {
-    record[i] = make_uint4(0, 0, 0, 0);
-  }
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kPrepareGroups + group;
+  const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
   Prepare<Io>(s, a, static_cast<Record<Io>*>(a.records), group)
       .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
 }

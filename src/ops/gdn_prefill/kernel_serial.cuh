@@ -1,27 +1,29 @@
-// The serial part of prefill over prepared chunks (kernel_prepare.cuh): a CTA has one half of the
-// value rows of one part of one head of one sequence (segments.cuh).
+// The serial part of prefill over prepared chunks (kernel_prepare.cuh): a CTA has one or two blocks
+// of 64 value rows of one part of one head of one sequence (segments.cuh). Two blocks share
+// everything but V and O, and fill the gaps in each other's chains.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
+#include "arch/registers.cuh"
 #include "ops/gdn_prefill/segments.cuh"
 #include "ops/gdn_prefill/serial_feed.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
 
 namespace hyla::gdn {
 
-template <class Io>
-__device__ __forceinline__ void walk_part(SerialShared<Io>& s, const FusedArguments& a,
-                                          const SerialTask& task, int part) {
+template <class Io, int Blocks>
+__device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const FusedArguments& a,
+                                          const SerialTask& task, int part, int block) {
   using Pipe = SerialPipe<decltype(s.ring)>;
-  const Pipe pipe{s.ring};
-  StateChain<Io, Pipe> chain(pipe, s.out, task.half, 1);
+  const Pipe pipe{s.ring, block};
+  StateChain<Io, Pipe> chain(pipe, s.out[block], task.block + block, 1 + block);
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
   const int chunks = task.chunks();
   const int from = first_chunk(a, chunks, part), to = first_chunk(a, chunks, part + 1);
-  const OutTarget target{a.maps.out, a.p.out, task.head, task.begin};
+  const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
   int n = 0;
   if (part == 0 || !a.transfers) {
-    load_initial(a.p, task.row, place, chain.S);
+    load_initial<true>(a.p, task.row, place, chain.S);
 #pragma unroll 1
     for (int c = 0; c < from; ++c, ++n) {
       chain.template chunk<Walk::kState>(n, c, true, target);  // never the last chunk
@@ -40,35 +42,40 @@ __device__ __forceinline__ void walk_part(SerialShared<Io>& s, const FusedArgume
     if (--until_checkpoint == 0) {
       until_checkpoint = every;
       const int tokens = (c + 1) * kChunk;
-      if (tokens <= task.length) store_checkpoint(a.p, task.row, tokens, place, chain.S);
+      if (tokens <= task.length) store_checkpoint<true>(a.p, task.row, tokens, place, chain.S);
     }
   }
   if (to > from) chain.store_last_out(n - 1, to - 1, task.rows(to - 1), target);
   // Who has the last chunk, or stands for a sequence without any.
-  if (to == chunks && (to > from || part == 0)) store_final(a.p, task.row, place, chain.S);
+  if (to == chunks && (to > from || part == 0)) store_final<true>(a.p, task.row, place, chain.S);
   chain.finish();
 }
 
-// grid (2, heads of sequences, parts)
-template <class Io>
-__global__ void __launch_bounds__(kSerialThreads, 1)
+// grid (heads of sequences, blocks of value rows / Blocks, parts)
+template <class Io, int Blocks>
+__global__ void __launch_bounds__(serial_threads(Blocks), 1)
     serial(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  SerialShared<Io>& s = *reinterpret_cast<SerialShared<Io>*>(memory);
+  auto& s = *reinterpret_cast<SerialShared<Io, Blocks>*>(memory);
   if (threadIdx.x == 0) init_barriers(s.ring);
   __syncthreads();
   arch::wait_for_previous_grid();
   const int part = static_cast<int>(blockIdx.z);
   SerialTask task;
-  if (!find_serial_task(a, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), task)) {
+  if (!find_serial_task(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y) * Blocks,
+                        task)) {
     return;
   }
   const int from = first_chunk(a, task.chunks(), part);
   const int to = first_chunk(a, task.chunks(), part + 1);
   if (part > 0 && from == to) return;  // the sequence is shorter
-  if (arch::uniform(threadIdx.x >> 7) == 1) {
-    walk_part(s, a, task, part);
-  } else if (threadIdx.x == 0) {
+  const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
+  if (group > 0) {
+    if constexpr (Blocks > 1) arch::take_registers<232>();
+    walk_part<Io, Blocks>(s, a, task, part, group - 1);
+  } else {
+    if constexpr (Blocks > 1) arch::give_registers<40>();
+    if (threadIdx.x != 0) return;
     const int ahead = a.transfers ? 0 : from;  // chunks for the state only
     feed<Io, Walk::kState>(s.ring, a, task, 0, ahead, 0);
     feed<Io, Walk::kOutputs>(s.ring, a, task, from, to, ahead);

@@ -1,6 +1,7 @@
 // The states between segments, one after another: S_{s+1} = M_s S_s + N_s in float32. The value
-// rows are independent: a CTA has kStateRows of one head, a thread one key of half of them. M of
-// the next segment comes while this one's is multiplied by. N_s is overwritten by S_{s+1}.
+// rows are independent: a CTA has some of them of one head, a thread one key and half of the sum. M of
+// the next two segments come while this one's is multiplied by. N_s is overwritten by S_{s+1}; where a
+// segment forgets, it is that already.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
@@ -9,23 +10,24 @@
 
 namespace hyla::gdn {
 
-inline constexpr int kStateRows = 8, kStatesThreads = 256;
+inline constexpr int kStatesThreads = 256, kStatesStages = 3;
 
+template <int Rows>
 struct StatesShared {
-  float matrix[2][kStateElements];
-  float rows[kStateRows][128];
-  arch::Mbarrier full[2];
+  float matrix[kStatesStages][kStateElements];
+  float rows[Rows][128], sums[Rows][128];
+  unsigned remember[2];  // bit s: segment s does not forget
+  arch::Mbarrier full[kStatesStages];
 };
 
-// grid (128 / kStateRows, heads of sequences)
+// grid (128 / Rows, heads of sequences)
+template <int Rows>
 __global__ void __launch_bounds__(kStatesThreads, 1)
     states(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  StatesShared& shared = *reinterpret_cast<StatesShared*>(memory);
-  constexpr int kOwn = kStateRows / 2;  // rows of a thread
-  const int k = static_cast<int>(threadIdx.x) & 127;
-  const int first = (static_cast<int>(threadIdx.x) >> 7) * kOwn;  // of the CTA's rows
-  const int v = static_cast<int>(blockIdx.x) * kStateRows + first;
+  auto& shared = *reinterpret_cast<StatesShared<Rows>*>(memory);
+  const int k = static_cast<int>(threadIdx.x) & 127, half = static_cast<int>(threadIdx.x) >> 7;
+  const int v = static_cast<int>(blockIdx.x) * Rows;
   const int pair = static_cast<int>(blockIdx.y);
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
@@ -37,47 +39,91 @@ __global__ void __launch_bounds__(kStatesThreads, 1)
   // Segments that another one follows.
   int segments = 0;
   while (segments < a.parts - 1 && first_chunk(a, chunks, segments + 1) < chunks) ++segments;
-  if (segments < 2) return;
+  if (threadIdx.x < 64) {
+    const int i = static_cast<int>(threadIdx.x);
+    const bool own = i > 0 && i < segments && *segment_forgets(a, pair, i) == 0;
+    const unsigned bits = __ballot_sync(0xffffffffu, own);
+    if ((i & 31) == 0) shared.remember[i >> 5] = bits;
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStatesStages; ++i) arch::init(shared.full[i], 1);
+    arch::fence_mbarrier_init();
+  }
+  __syncthreads();
+  const std::uint64_t remember =
+      static_cast<std::uint64_t>(shared.remember[1]) << 32 | shared.remember[0];
+  // The next one that remembers.
+  const auto after = [&](int s) {
+    const std::uint64_t rest = s < 63 ? remember >> (s + 1) : 0;
+    return rest == 0 ? segments : s + __ffsll(static_cast<long long>(rest));
+  };
+  int s = after(0);
+  if (s >= segments) return;
 
-  const auto ask = [&](int s) {
-    arch::Mbarrier& full = shared.full[s & 1];
+  const auto ask = [&](int segment, int place) {
+    arch::Mbarrier& full = shared.full[place];
     constexpr std::uint32_t kBytes = kStateElements * sizeof(float);
     arch::arrive_expecting(full, kBytes);
-    arch::load_bulk(shared.matrix[s & 1], segment_matrix(a, pair, s), kBytes, full);
+    arch::load_bulk(shared.matrix[place], segment_matrix(a, pair, segment), kBytes, full);
   };
-  if (threadIdx.x == 0) {
-    arch::init(shared.full[0], 1);
-    arch::init(shared.full[1], 1);
-    arch::fence_mbarrier_init();
-    ask(1);
-  }
-  float next[kOwn];
+  int ahead = s;  // the next one to ask for
+  const auto ask_next = [&](int place) {
+    if (ahead >= segments) return;
+    if (threadIdx.x == 0) ask(ahead, place);
+    ahead = after(ahead);
+  };
+  for (int i = 0; i < kStatesStages - 1; ++i) ask_next(i);
+  int before = -1;  // the segment whose final state is in shared.rows
+  float own[Rows];  // of N of segment s
+  const auto load_own = [&](int segment) {
+    const float* state = segment_state(a, pair, segment);
 #pragma unroll
-  for (int r = 0; r < kOwn; ++r) next[r] = segment_state(a, pair, 0)[(v + r) * 128 + k];
-  for (int s = 1; s < segments; ++s) {
-#pragma unroll
-    for (int r = 0; r < kOwn; ++r) shared.rows[first + r][k] = next[r];
+    for (int r = 0; r < Rows; ++r) own[r] = half == 0 ? state[(v + r) * 128 + k] : 0.0f;
+  };
+  load_own(s);
+  for (int n = 0; s < segments; ++n) {
+    const int place = n % kStatesStages, next = after(s);
     float* state = segment_state(a, pair, s);
+    float sum[Rows];
 #pragma unroll
-    for (int r = 0; r < kOwn; ++r) next[r] = state[(v + r) * 128 + k];
-    __syncthreads();  // the rows are there, and nobody reads the other matrix any more
-    if (threadIdx.x == 0 && s + 1 < segments) ask(s + 1);
-    arch::wait(shared.full[s & 1], ((s - 1) >> 1) & 1);
-    const float* matrix = shared.matrix[s & 1];
-#pragma unroll 8
-    for (int j = 0; j < 128; j += 4) {
-      float m[4];
+    for (int r = 0; r < Rows; ++r) sum[r] = own[r];
+    if (next < segments) load_own(next);
+    if (before != s - 1 && half == 0) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) m[i] = matrix[(j + i) * 128 + k];
-#pragma unroll
-      for (int r = 0; r < kOwn; ++r) {
-        const float4 x = *reinterpret_cast<const float4*>(&shared.rows[first + r][j]);
-        next[r] = fmaf(x.x, m[0], fmaf(x.y, m[1], fmaf(x.z, m[2], fmaf(x.w, m[3], next[r]))));
+      for (int r = 0; r < Rows; ++r) {
+        shared.rows[r][k] = segment_state(a, pair, s - 1)[(v + r) * 128 + k];
       }
     }
-    __syncthreads();
+    __syncthreads();  // the rows are there, and nobody reads the matrix before any more
+    ask_next((n + kStatesStages - 1) % kStatesStages);
+    arch::wait(shared.full[place], n / kStatesStages & 1);
+    const float* matrix = shared.matrix[place] + half * 64 * 128 + k;
+#pragma unroll 8
+    for (int j = 0; j < 64; j += 4) {
+      float m[4];
 #pragma unroll
-    for (int r = 0; r < kOwn; ++r) state[(v + r) * 128 + k] = next[r];
+      for (int i = 0; i < 4; ++i) m[i] = matrix[(j + i) * 128];
+#pragma unroll
+      for (int r = 0; r < Rows; ++r) {
+        const float4 x = *reinterpret_cast<const float4*>(&shared.rows[r][half * 64 + j]);
+        sum[r] = fmaf(x.x, m[0], fmaf(x.y, m[1], fmaf(x.z, m[2], fmaf(x.w, m[3], sum[r]))));
+      }
+    }
+    if (half == 1) {
+#pragma unroll
+      for (int r = 0; r < Rows; ++r) shared.sums[r][k] = sum[r];
+    }
+    __syncthreads();
+    if (half == 0) {
+#pragma unroll
+      for (int r = 0; r < Rows; ++r) {
+        sum[r] += shared.sums[r][k];
+        shared.rows[r][k] = sum[r];
+        state[(v + r) * 128 + k] = sum[r];
+      }
+    }
+    before = s;
+    s = next;
   }
 }
 

@@ -9,22 +9,69 @@
 
 namespace hyla::gdn {
 
-// Of a grid's z: N of segments 0 ... parts - 2, then M of segments 1 ... parts - 2.
+// Of a grid's z: M of segments 1 ... parts - 2, then N of segments 0 ... parts - 2. M first: where
+// it is zero, its CTA ends at once.
 struct TransferItem {
   int segment;
   bool matrix;  // M
 };
 __device__ __forceinline__ TransferItem transfer_item(const FusedArguments& a, int z) {
-  return z < a.parts - 1 ? TransferItem{z, false} : TransferItem{z - (a.parts - 1) + 1, true};
+  const int matrices = a.parts - 2;
+  return z < matrices ? TransferItem{z + 1, true} : TransferItem{z - matrices, false};
+}
+
+// The chunk from which on a walk to the end of a segment needs to start: whatever state is there,
+// what is left of it at the end lies below the numbers of float32 (kForgottenLog2). By one warp.
+template <class Io>
+__device__ __forceinline__ int first_remembered(const FusedArguments& a, const SerialTask& task,
+                                                int from, int to) {
+  constexpr int kAtOnce = 4;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const auto* records = static_cast<const Record<Io>*>(a.records);
+  const std::int64_t slot = first_chunk_slot(task.row, task.begin);
+  const double cutoff = a.p.decay_cutoff_log2;
+  const float forgotten =
+      cutoff > 0 && cutoff < kForgottenLog2 ? -static_cast<float>(cutoff) : -kForgottenLog2;
+  float after = 0.0f;  // of the chunks behind those of this round
+  for (int last = to; last > from; last -= 32 * kAtOnce) {
+    float bound[kAtOnce];  // of chunks last - 1 - kAtOnce lane - i
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int c = last - 1 - kAtOnce * lane - i;
+      bound[i] = c < from ? 0.0f : records[(slot + c) * a.p.heads + task.head].factors.decay[2];
+    }
+    float own = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) own += bound[i];
+    float sum = own;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const float other = __shfl_up_sync(0xffffffffu, sum, d);
+      if (lane >= d) sum += other;
+    }
+    // Not sum - own: a bound of kNeverForgets would take the digits of the others with it.
+    const float before = __shfl_up_sync(0xffffffffu, sum, 1);
+    float here = after + (lane == 0 ? 0.0f : before);
+    int found = -1;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      here += bound[i];
+      if (found < 0 && here <= forgotten) found = last - 1 - kAtOnce * lane - i;
+    }
+    const unsigned who = __ballot_sync(0xffffffffu, found >= from);
+    if (who != 0) return __shfl_sync(0xffffffffu, found, __ffs(static_cast<int>(who)) - 1);
+    after += __shfl_sync(0xffffffffu, sum, 31);
+  }
+  return from;
 }
 
 template <class Io>
 __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const FusedArguments& a,
                                               const SerialTask& task, const TransferItem& item,
-                                              int from, int to) {
+                                              int from, int to, bool forgets) {
   using Pipe = SerialPipe<decltype(s.ring)>;
-  const Pipe pipe{s.ring};
-  StateChain<Io, Pipe> chain(pipe, nullptr, task.half, 1);
+  const Pipe pipe{s.ring, 0};
+  StateChain<Io, Pipe> chain(pipe, nullptr, task.block, 1);
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
   const OutTarget none{a.maps.out, a.p.out, task.head, task.begin};
   const int pair = task.row * static_cast<int>(a.p.heads) + task.head;
@@ -36,10 +83,11 @@ __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const Fused
     }
 #pragma unroll 1
     for (int c = from; c < to; ++c) chain.template chunk<Walk::kTransfer>(c - from, c, true, none);
-    store_state(as_pool(segment_matrix(a, pair, item.segment)), 0, {0, place.v, place.k}, chain.S);
+    store_state(a.p, as_pool(segment_matrix(a, pair, item.segment)), 0, {0, place.v, place.k},
+                chain.S);
     return;
   }
-  if (item.segment == 0) {
+  if (item.segment == 0 && !forgets) {
     load_initial(a.p, task.row, place, chain.S);
   } else {
 #pragma unroll
@@ -47,30 +95,42 @@ __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const Fused
   }
 #pragma unroll 1
   for (int c = from; c < to; ++c) chain.template chunk<Walk::kState>(c - from, c, true, none);
-  store_state(as_pool(segment_state(a, pair, item.segment)), 0, {0, place.v, place.k}, chain.S);
+  store_state(a.p, as_pool(segment_state(a, pair, item.segment)), 0, {0, place.v, place.k},
+              chain.S);
 }
 
-// grid (2, heads of sequences, 2 parts - 3)
+// grid (heads of sequences, 2, 2 parts - 3)
 template <class Io>
-__global__ void __launch_bounds__(kSerialThreads, 2)
+__global__ void __launch_bounds__(serial_threads(1), 2)
     transfer(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   TransferShared<Io>& s = *reinterpret_cast<TransferShared<Io>*>(memory);
   if (threadIdx.x == 0) init_barriers(s.ring);
-  __syncthreads();
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   SerialTask task;
-  if (!find_serial_task(a, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), task)) {
+  if (!find_serial_task(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), task)) {
     return;
   }
   const TransferItem item = transfer_item(a, static_cast<int>(blockIdx.z));
-  const int from = first_chunk(a, task.chunks(), item.segment);
+  const int begin = first_chunk(a, task.chunks(), item.segment);
   const int to = first_chunk(a, task.chunks(), item.segment + 1);
   if (to == task.chunks()) return;  // nobody starts after it
+  if (threadIdx.x < 32) {
+    const int start = first_remembered<Io>(a, task, begin, to);
+    if (threadIdx.x == 0) s.start = start;
+  }
+  __syncthreads();
+  const int from = s.start;
+  const bool forgets = from > begin;
+  if (item.matrix) {
+    const int pair = static_cast<int>(blockIdx.x);
+    if (threadIdx.x == 0) *segment_forgets(a, pair, item.segment) = forgets;
+    if (forgets) return;
+  }
   if (arch::uniform(threadIdx.x >> 7) == 1) {
     arch::take_registers<208>();
-    walk_transfer(s, a, task, item, from, to);
+    walk_transfer(s, a, task, item, from, to, forgets);
   } else {
     arch::give_registers<40>();
     if (threadIdx.x != 0) return;

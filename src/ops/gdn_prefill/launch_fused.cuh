@@ -11,9 +11,11 @@ void launch_fused_f16(const FusedArguments&, unsigned ctas, const Context&);
 
 struct SplitShape {
   unsigned prepare_ctas;
+  unsigned blocks, blocks_a_cta;  // of 64 value rows; one or two a CTA
+  int state_rows;                 // see launch_states
 };
 void launch_split_bf16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_split_f16(const FusedArguments&, const SplitShape&, const Context&);
-void launch_states(const FusedArguments&, const Context&);
+void launch_states(const FusedArguments&, int rows, const Context&);  // 4 or 8 value rows a CTA
 
 }  // namespace hyla::gdn

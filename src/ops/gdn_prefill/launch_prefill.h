@@ -1,4 +1,4 @@
-// Host side of the prefill kernels, for the table.
+// Host side of the prefill kernels, for the table. ..._us: what the cost model expects (plan.h).
 #pragma once
 
 #include <hyla/workspace.h>
@@ -8,16 +8,28 @@
 namespace hyla::gdn {
 
 const char* prefill_fused_refuses(const PrefillProblem& problem, const Context& context);
+double prefill_fused_us(const PrefillProblem& problem, const Context& context);
 void launch_prefill_fused(const PrefillProblem& problem, const Workspace&, const Context& context);
 
 const char* prefill_split_refuses(const PrefillProblem& problem, const Context& context);
+double prefill_split_us(const PrefillProblem& problem, const Context& context);
 std::size_t prefill_split_bytes(const PrefillProblem& problem);
 void launch_prefill_split(const PrefillProblem& problem, const Workspace&, const Context& context);
 
 const char* prefill_segments_refuses(const PrefillProblem& problem, const Context& context);
+double prefill_segments_us(const PrefillProblem& problem, const Context& context);
 std::size_t prefill_segments_bytes(const PrefillProblem& problem);
 void launch_prefill_segments(const PrefillProblem& problem, const Workspace&,
                              const Context& context);
+
+const char* prefill_block_refuses(const PrefillProblem& problem, const Context& context);
+double prefill_block_us(const PrefillProblem& problem, const Context& context);
+void launch_prefill_block(const PrefillProblem& problem, const Workspace&, const Context& context);
+
+const char* prefill_vk_refuses(const PrefillProblem& problem, const Context& context);
+void launch_prefill_vk(const PrefillProblem& problem, const Workspace&, const Context& context);
+const char* prefill_kv_refuses(const PrefillProblem& problem, const Context& context);
+void launch_prefill_kv(const PrefillProblem& problem, const Workspace&, const Context& context);
 
 // Of all calls within bounds, whichever kernel they take.
 std::size_t prefill_cuda_bytes(const PrefillBounds& bounds);

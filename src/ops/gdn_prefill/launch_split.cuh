@@ -20,16 +20,18 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
   Context after = context;
   after.programmatic_launch = true;
   const auto tasks = static_cast<unsigned>(a.tasks), parts = static_cast<unsigned>(a.parts);
-  shape.block = dim3(kSerialThreads);
   if (a.transfers) {
+    shape.block = dim3(serial_threads(1));
     shape.shared_bytes = sizeof(TransferShared<Io>);
-    shape.grid = dim3(2, tasks, 2 * parts - 3);
+    shape.grid = dim3(tasks, 2, 2 * parts - 3);
     device::launch(transfer<Io>, shape, a, after);
-    launch_states(a, after);
+    launch_states(a, split.state_rows, after);
   }
-  shape.shared_bytes = sizeof(SerialShared<Io>);
-  shape.grid = dim3(2, tasks, parts);
-  device::launch(serial<Io>, shape, a, after);
+  const bool both = split.blocks_a_cta == 2;
+  shape.block = dim3(serial_threads(split.blocks_a_cta));
+  shape.shared_bytes = both ? sizeof(SerialShared<Io, 2>) : sizeof(SerialShared<Io, 1>);
+  shape.grid = dim3(tasks, split.blocks / split.blocks_a_cta, parts);
+  device::launch(both ? serial<Io, 2> : serial<Io, 1>, shape, a, after);
 }
 
 }  // namespace hyla::gdn

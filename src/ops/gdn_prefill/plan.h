@@ -1,67 +1,120 @@
-// Which of the tile kernels is expected to be fastest: a cost model in microseconds measured on an
-// H200, with what the host knows of a batch: sequences, heads and tokens in all. Lengths are on the
-// device, so sequences are taken to be equally long.
+// Which kernels are expected to be fastest: a cost model in microseconds measured on an H200, with
+// what the host knows of a batch: sequences, heads and tokens in all. Lengths and gates are on the
+// device, so sequences are taken to be equally long, and a quarter of the heads not to forget.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace hyla::gdn {
 
-// A chunk of a task: fused; serial, with half of the value rows and T' and P prepared; the same for
-// the state only; prepared, on one of three warpgroups of a multiprocessor, a third of the time.
-inline constexpr double kFusedChunkUs = 2.78, kSerialChunkUs = 1.12, kStateChunkUs = 0.84,
-                        kPrepareChunkUs = 1.3;
-inline constexpr double kFusedStartUs = 9, kSplitStartUs = 13, kSegmentStartUs = 30,
-                        kSegmentUs = 1.3;  // of the states between
-
 struct PlanShape {
   std::int64_t rows = 0, heads = 0, tokens = 0;
   int multiprocessors = 0;
+  int blocks = 2;         // of 64 value rows
+  double head_bytes = 0;  // of a chunk and head in memory: q, k, v, out and what is prepared
 
   std::int64_t tasks() const { return rows * heads; }
   double chunks() const {  // of a sequence
     return static_cast<double>((tokens / std::max<std::int64_t>(1, rows) + 63) / 64);
   }
-  // CTAs with half of the value rows that run at once, for each task.
-  std::int64_t ctas_a_task() const { return tasks() == 0 ? 0 : multiprocessors / (2 * tasks()); }
+  double waves(double ctas, int at_once = 1) const {
+    const double room = static_cast<double>(multiprocessors) * at_once;
+    return static_cast<double>(static_cast<std::int64_t>((ctas + room - 1) / room));
+  }
 };
 
+// A chunk takes 2.78 us with everything in one CTA; a task its states.
 inline double fused_us(const PlanShape& s) {
-  const std::int64_t waves = (s.tasks() + s.multiprocessors - 1) / s.multiprocessors;
-  return kFusedStartUs + static_cast<double>(waves) * s.chunks() * kFusedChunkUs;
+  return 3.6 + s.waves(static_cast<double>(s.tasks())) * (s.chunks() * 2.78 + 5.5);
 }
 
+// Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
+inline double block_us(const PlanShape& s) {
+  const auto each = s.tokens / std::max<std::int64_t>(1, s.rows);
+  const auto steps = static_cast<double>((each + 7) / 8);
+  const auto ctas = static_cast<double>(s.tasks() * s.blocks * 2);
+  const double on_one = std::min(6.0, ctas / s.multiprocessors);
+  return 3 + s.waves(ctas, 6) * steps * (2.2 + 0.13 * on_one) +
+         0.019 * static_cast<double>(s.tasks());
+}
+
+// T', P and factors of all chunks, four warpgroups a multiprocessor.
 inline double prepare_us(const PlanShape& s) {
-  const double each = s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors;
-  return std::max(3.0, each) * kPrepareChunkUs;
+  return 6 + 1.4 * std::max(3.0, s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors);
 }
 
-// One walk, or two parts of which the second catches up without outputs.
-inline int split_parts(const PlanShape& s) {
-  return s.ctas_a_task() >= 2 && s.chunks() > 8 ? 2 : 1;
+// How the chunks are walked over: parts of a sequence, blocks of value rows on a multiprocessor.
+struct Walks {
+  int parts = 0, blocks_a_cta = 1;
+  double us = 0;
+};
+
+// `ctas` of one or two blocks walk over `chunks` each with outputs; no faster than the memory.
+inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
+  const double chunk = blocks_a_cta == 2 ? 1.5 : 4 * ctas <= 3 * s.multiprocessors ? 1.08 : 1.16;
+  constexpr double kBytesPerUs = 4.05e6;
+  const double memory = s.chunks() * static_cast<double>(s.tasks()) * s.head_bytes / kBytesPerUs;
+  return 7 + std::max(s.waves(ctas) * chunks * chunk, memory);
 }
 
-inline double split_us(const PlanShape& s) {
-  const double share =
-      split_parts(s) == 1 ? 1.0 : kSerialChunkUs / (2 * kSerialChunkUs - kStateChunkUs);
-  return kSplitStartUs + prepare_us(s) + share * s.chunks() * kSerialChunkUs;
+// One walk, or two parts of which the second catches up without outputs, in 3/4 of the time.
+inline Walks split_walks(const PlanShape& s) {
+  const auto ctas = static_cast<double>(s.tasks() * s.blocks);
+  Walks walks{1, 1, serial_us(s, ctas, s.chunks(), 1)};
+  if (2 * ctas <= s.multiprocessors && s.chunks() > 8) {
+    walks = {2, 1, serial_us(s, 2 * ctas, 0.8 * s.chunks(), 1)};
+  }
+  if (s.blocks % 2 == 0) {
+    const double us = serial_us(s, ctas / 2, s.chunks(), 2);
+    if (us < walks.us) walks = {1, 2, us};
+  }
+  walks.us += prepare_us(s);
+  return walks;
 }
 
-// Segments with transfers; the CTAs for N and M share multiprocessors in pairs.
-inline constexpr int kMostSegments = 32;
+// States between segments that there is memory for, N and M each.
+inline constexpr std::int64_t kMostSegmentStates = 288;
 
-inline double segments_us(const PlanShape& s, int parts) {
-  return kSegmentStartUs + prepare_us(s) + kSegmentUs * parts +
-         s.chunks() / parts * (1.25 * kStateChunkUs + kSerialChunkUs);
+// With alpha = 0.95, a head has forgotten after so many chunks.
+inline constexpr double kRemembered = 61;
+
+// Tasks whose segments remember.
+inline double heavy_tasks(const PlanShape& s, int parts) {
+  const auto tasks = static_cast<double>(s.tasks());
+  return s.chunks() <= kRemembered * parts ? tasks : std::max(1.0, tasks / 4);
 }
 
-// 0: too few CTAs a task for any.
-inline int segment_parts(const PlanShape& s) {
-  const auto most = static_cast<int>(std::min<std::int64_t>(kMostSegments, s.ctas_a_task()));
-  int best = most < 3 ? 0 : 3;
-  for (int parts = 4; parts <= most; ++parts) {
-    if (segments_us(s, parts) < segments_us(s, best)) best = parts;
+// Value rows of a CTA that goes through the states between segments: few, while there is room.
+inline int state_rows(const PlanShape& s, int parts) {
+  return 32 * heavy_tasks(s, parts) <= s.multiprocessors ? 4 : 8;
+}
+
+inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
+  const double length = s.chunks() / parts, light = std::min(length, kRemembered);
+  const auto tasks = static_cast<double>(s.tasks());
+  const double heavy = heavy_tasks(s, parts);
+  // Two CTAs a multiprocessor. The first to end, with the shorter walks, make room for the others;
+  // in front of those there is a round of short walks for every 2/3 of a wave too many.
+  const double ctas = 2 * (tasks * (parts - 1) + heavy * (parts - 2));
+  const double rounds = std::ceil(1.5 * std::max(0.0, ctas / (2.0 * s.multiprocessors) - 1));
+  const double transfer = 9 + 1.05 * (rounds * light + length);
+  const int rows = state_rows(s, parts);
+  const double states = 3 + s.waves(heavy * 128 / rows) * (rows == 4 ? 1.5 : 1.9) * (parts - 2);
+  return prepare_us(s) + transfer + states +
+         serial_us(s, tasks * 2 / blocks_a_cta * parts, length, blocks_a_cta);
+}
+
+// parts 0: too few chunks or too many tasks for any.
+inline Walks segment_walks(const PlanShape& s) {
+  Walks best;
+  for (int parts : {3, 4, 5, 6, 8, 10, 12, 14, 16, 24, 32, 48, 64}) {
+    if (parts > s.chunks() || s.tasks() * (parts - 1) > kMostSegmentStates) break;
+    for (int blocks : {1, 2}) {
+      const double us = segments_us(s, parts, blocks);
+      if (best.parts == 0 || us < best.us) best = {parts, blocks, us};
+    }
   }
   return best;
 }

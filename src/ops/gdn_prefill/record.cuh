@@ -14,8 +14,7 @@ struct alignas(1024) Record {
   Factors factors;
 };
 inline constexpr std::int64_t kRecordBytes = sizeof(Record<std::uint16_t>);
-inline constexpr std::uint32_t kRecordCopyBytes = 2 * kTileBytes + sizeof(Factors);
-static_assert(kRecordCopyBytes % 16 == 0);
+static_assert(sizeof(Factors) % 16 == 0);  // for bulk copies
 
 // Chunks are numbered without a sum over lengths: those of row r start at begin / 64 + r, because a
 // sequence of n tokens back to back with the next has at most n / 64 + 1 chunks in front of it.

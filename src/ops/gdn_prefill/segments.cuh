@@ -5,7 +5,8 @@
 //
 // With transfers: what a segment makes of its initial state S is M S + N, with N the state it
 // reaches from zero and M what it makes of the identity. All N and M are found at once, then the
-// states between the segments one after another, then the outputs of all segments at once.
+// states between the segments one after another, then the outputs of all segments at once. Where a
+// segment forgets its initial state, M is zero, and N is found from its last chunks alone.
 #pragma once
 
 #include "ops/gdn_prefill/chunk_info.cuh"
@@ -25,6 +26,15 @@ __device__ __forceinline__ int first_chunk(const FusedArguments& a, int chunks, 
   return min(chunks, part * size);
 }
 
+// The norm of what a chunk makes of a state is at most its decay where 0 <= beta |k|^2 <= 2 for all
+// of its tokens: I - beta k k^T has no eigenvalue beyond 1 then. `prepare` notes log2 of this bound
+// in factors.decay[2], and kNeverForgets where a token does not hold to it. A state of which less
+// than 2^-280 is left leaves less than the smallest normal float32, whatever finite numbers it had:
+// 2^-280 2^128 128 < 2^-126.
+inline constexpr float kForgottenLog2 = 280.0f, kNeverForgets = 1e9f;
+// beta |k|^2 is rounded: up to 2.0001 counts as 2, and 64 tokens of it as a growth of 2^0.01.
+inline constexpr float kMostErased = 2.0001f, kErasedLog2 = 0.01f;
+
 inline constexpr int kStateElements = 128 * 128;
 
 // N of segment s, later the state after it, and M of segment s: [V, K] float32, of every head of
@@ -34,6 +44,13 @@ __device__ __forceinline__ float* segment_state(const FusedArguments& a, int tas
 }
 __device__ __forceinline__ float* segment_matrix(const FusedArguments& a, int task, int s) {
   return segment_state(a, task, s) + kStateElements;
+}
+
+// Not zero: M of segment s is, and is not there.
+__device__ __forceinline__ int* segment_forgets(const FusedArguments& a, int task, int s) {
+  const std::int64_t states = static_cast<std::int64_t>(a.tasks) * (a.parts - 1);
+  auto* flags = reinterpret_cast<int*>(a.states + states * 2 * kStateElements);
+  return flags + static_cast<std::int64_t>(task) * (a.parts - 1) + s;
 }
 
 // One of them as a pool of one slot and one head.

@@ -8,47 +8,50 @@
 
 namespace hyla::gdn {
 
-inline constexpr int kSerialThreads = 256;
 inline constexpr int kSerialStages = 3;
 
+// Threads of a CTA with that many blocks of 64 value rows, a warpgroup each, and one that loads.
+inline constexpr int serial_threads(int blocks) { return 128 + blocks * 128; }
+
 // K lies in tiles 0 and 2 of `keys`, where the products look for it.
-template <class Io>
+template <class Io, int Blocks>
 struct alignas(1024) OutputStage {
   KeyTiles<Io> keys;
-  Io values[kTile];
-  Record<Io> record;
+  Io values[Blocks][kTile];
+  Io prepared[2][kTile];  // T', P
 
-  __device__ __forceinline__ Io* value_tile() { return values; }
-  __device__ __forceinline__ Io* inverse_tile() { return record.inverse; }
-  __device__ __forceinline__ Factors& factors() { return record.factors; }
+  __device__ __forceinline__ Io* value_tile(int block) { return values[block]; }
+  __device__ __forceinline__ Io* inverse_tile() { return prepared[0]; }
 };
 
 // Without outputs there is no Q: V and T' take its place, and two CTAs fit a multiprocessor.
 template <class Io>
 struct alignas(1024) StateStage {
   KeyTiles<Io> keys;
-  Factors state_factors;
 
-  __device__ __forceinline__ Io* value_tile() { return keys[1]; }
+  __device__ __forceinline__ Io* value_tile(int) { return keys[1]; }
   __device__ __forceinline__ Io* inverse_tile() { return keys[3]; }
-  __device__ __forceinline__ Factors& factors() { return state_factors; }
 };
 
-template <class Stage>
+template <class Stage_, int Blocks>
 struct StageRing {
+  using Stage = Stage_;
+  static constexpr int kBlocks = Blocks;
   Stage stages[kSerialStages];
+  Factors factors[kSerialStages];
   arch::Mbarrier full[kSerialStages], empty[kSerialStages];
 };
 
-template <class Io>
-struct SerialShared {
-  StageRing<OutputStage<Io>> ring;
-  alignas(1024) Io out[2][kTile];
+template <class Io, int Blocks>
+struct alignas(1024) SerialShared {
+  Io out[Blocks][2][kTile];
+  StageRing<OutputStage<Io, Blocks>, Blocks> ring;
 };
 
 template <class Io>
 struct TransferShared {
-  StageRing<StateStage<Io>> ring;
+  StageRing<StateStage<Io>, 1> ring;
+  int start;
 };
 
 struct SerialStage {
@@ -64,21 +67,24 @@ template <class Ring>
 struct SerialPipe {
   static constexpr bool kRoomy = true;
   Ring& ring;
+  const int block;  // of the CTA's value rows
 
   __device__ __forceinline__ auto& at(int n) const { return ring.stages[serial_stage(n).stage]; }
   __device__ __forceinline__ std::uint32_t keys(int n) const {
     return arch::shared_address(at(n).keys);
   }
   __device__ __forceinline__ std::uint32_t values(int n) const {
-    return arch::shared_address(at(n).value_tile());
+    return arch::shared_address(at(n).value_tile(block));
   }
   __device__ __forceinline__ std::uint32_t inverse(int n) const {
     return arch::shared_address(at(n).inverse_tile());
   }
   __device__ __forceinline__ std::uint32_t scores(int n) const {
-    return arch::shared_address(at(n).record.scores);
+    return arch::shared_address(at(n).prepared[1]);
   }
-  __device__ __forceinline__ Factors& factors(int n) const { return at(n).factors(); }
+  __device__ __forceinline__ Factors& factors(int n) const {
+    return ring.factors[serial_stage(n).stage];
+  }
 
   __device__ __forceinline__ void wait_keys(int n) const {
     arch::wait(ring.full[serial_stage(n).stage], serial_stage(n).parity);
@@ -100,14 +106,14 @@ template <class Ring>
 __device__ __forceinline__ void init_barriers(Ring& ring) {
   for (int i = 0; i < kSerialStages; ++i) {
     arch::init(ring.full[i], 1);
-    arch::init(ring.empty[i], 4);
+    arch::init(ring.empty[i], 4 * Ring::kBlocks);
   }
   arch::fence_mbarrier_init();
 }
 
-// What a CTA works on: half of the value rows of one head of one sequence.
+// What a CTA works on: blocks of the value rows of one head of one sequence.
 struct SerialTask {
-  int row, head, half;
+  int row, head, block;  // the first one
   int begin, length;
 
   __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
@@ -118,12 +124,12 @@ struct SerialTask {
 };
 
 // False: padding.
-__device__ __forceinline__ bool find_serial_task(const FusedArguments& a, int pair, int half,
+__device__ __forceinline__ bool find_serial_task(const FusedArguments& a, int pair, int block,
                                                  SerialTask& task) {
   const int heads = static_cast<int>(a.p.heads);
   task.row = pair / heads;
   task.head = pair - task.row * heads;
-  task.half = half;
+  task.block = block;
   if (a.p.slots.read_slot(task.row) == core::kNullSlot) return false;
   find_tokens(a.p, task.row, task.begin, task.length);
   return true;
@@ -134,7 +140,7 @@ template <class Io, Walk W, class Ring>
 __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const SerialTask& task,
                                      int from, int to, int n) {
   constexpr bool kOut = W == Walk::kOutputs, kValues = W != Walk::kTransfer;
-  constexpr std::uint32_t kTiles = 3 + (kOut ? 3 : 0) + (kValues ? 1 : 0);
+  constexpr std::uint32_t kTiles = 3 + (kOut ? 3 : 0) + (kValues ? Ring::kBlocks : 0);
   const auto* records = static_cast<const Record<Io>*>(a.records);
   ChunkInfo info;
   set_head(a.p, task.head, info);
@@ -149,27 +155,31 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
     arch::load_tile(stage.keys[0], a.maps.k, {0, info.k_head, token}, full);
     arch::load_tile(stage.keys[2], a.maps.k, {64, info.k_head, token}, full);
     if constexpr (kValues) {
-      arch::load_tile(stage.value_tile(), a.maps.v, {task.half * 64, info.v_head, token}, full);
+#pragma unroll
+      for (int block = 0; block < Ring::kBlocks; ++block) {
+        arch::load_tile(stage.value_tile(block), a.maps.v,
+                        {(task.block + block) * 64, info.v_head, token}, full);
+      }
     }
     const Record<Io>& record = records[static_cast<std::int64_t>(slot + c) * a.p.heads + task.head];
-    arch::load_bulk(stage.inverse_tile(), record.inverse, kTileBytes, full);
-    arch::load_bulk(&stage.factors(), &record.factors, sizeof(Factors), full);
+    arch::load_bulk(stage.inverse_tile(), record.inverse, kOut ? 2 * kTileBytes : kTileBytes, full);
+    arch::load_bulk(&ring.factors[at.stage], &record.factors, sizeof(Factors), full);
     if constexpr (kOut) {
       arch::load_tile(stage.keys[1], a.maps.q, {0, info.q_head, token}, full);
       arch::load_tile(stage.keys[3], a.maps.q, {64, info.q_head, token}, full);
-      arch::load_bulk(stage.record.scores, record.scores, kTileBytes, full);
     }
   }
 }
 
-// Where the sequence ends inside the chunk, the rows past it are made zeros first.
+// Where the sequence ends inside the chunk, the rows past it are made zeros first. Every warpgroup
+// clears all keys for itself: both write the same zeros.
 template <class Pipe, class Chain>
 __device__ __forceinline__ void clear_tail(const Pipe& pipe, const Chain& chain, int n, int rows) {
   if (rows == kChunk) return;
   pipe.wait_keys(n);
   auto& stage = pipe.at(n);
   clear_rows(stage.keys[0], stage.keys[2], rows, chain.thread());
-  clear_rows(stage.value_tile(), stage.value_tile(), rows, chain.thread());
+  clear_rows(stage.value_tile(pipe.block), stage.value_tile(pipe.block), rows, chain.thread());
   chain.sync();
 }
 

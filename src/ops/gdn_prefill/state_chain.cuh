@@ -39,6 +39,7 @@ struct OutTarget {
   const CUtensorMap& map;
   const core::TokenView& view;
   int head, token;  // of the task's first chunk
+  int values = 128;
 };
 
 template <class Io, class Pipe>
@@ -165,6 +166,7 @@ class StateChain {
     const char* tile = reinterpret_cast<const char*>(tiles[n & 1]);
     for (int i = arch::opaque(thread()); i < rows * 8; i += kThreads) {
       const int row = i >> 3, part = i & 7;
+      if (half * 64 + part * 8 >= target.values) continue;
       const std::int64_t to =
           target.view.offset(0, target.token + c * kChunk + row, target.head, half * 64 + part * 8);
       *reinterpret_cast<uint4*>(static_cast<Io*>(target.view.data) + to) =

@@ -89,4 +89,39 @@ __device__ __forceinline__ void store_fragment(const PoolView& pool, std::int64_
   fragment::store<__half>(pool, offset, S);
 }
 
+// The same of a head with fewer value rows or keys than the fragment: those that are not there are
+// zero, and stay out of memory. `v`, `k`: the thread's first element.
+struct FragmentLimits {
+  int v, k, V, K;
+
+  // Of element i.
+  __device__ __forceinline__ bool has(int i) const { return row(i) < V && key(i) < K; }
+  __device__ __forceinline__ int row(int i) const { return v + (i >> 1 & 1) * 8; }
+  __device__ __forceinline__ int key(int i) const { return k + (i >> 2) * 8 + (i & 1); }
+  __device__ __forceinline__ std::int64_t offset(const PoolView& pool, int i) const {
+    return (row(i) - v) * pool.v_stride + (key(i) - k) * pool.k_stride;
+  }
+};
+
+__device__ __forceinline__ void load_fragment(const PoolView& pool, std::int64_t offset,
+                                              const FragmentLimits& limits, float (&S)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    S[i] = 0.0f;
+    if (limits.has(i)) {
+      S[i] = device::load_number(pool.data, pool.dtype, offset + limits.offset(pool, i));
+    }
+  }
+}
+
+__device__ __forceinline__ void store_fragment(const PoolView& pool, std::int64_t offset,
+                                               const FragmentLimits& limits, const float (&S)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    if (limits.has(i)) {
+      device::store_number(pool.data, pool.dtype, offset + limits.offset(pool, i), S[i]);
+    }
+  }
+}
+
 }  // namespace hyla::gdn

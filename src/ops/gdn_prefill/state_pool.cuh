@@ -12,38 +12,54 @@ struct FragmentPlace {
   int head, v, k;  // first element of the thread's fragment
 };
 
-__device__ __forceinline__ void store_state(const PoolView& pool, std::int64_t slot,
-                                            const FragmentPlace& at, const float (&S)[64]) {
-  store_fragment(pool, fragment_offset(pool, slot, at.head, at.v, at.k), S);
+// AnyDims: K may be less than 128 and V no multiple of 64.
+template <bool AnyDims = false>
+__device__ __forceinline__ void store_state(const PrefillProblem& p, const PoolView& pool,
+                                            std::int64_t slot, const FragmentPlace& at,
+                                            const float (&S)[64]) {
+  const std::int64_t offset = fragment_offset(pool, slot, at.head, at.v, at.k);
+  if (AnyDims && (p.K < 128 || p.V % 64 != 0)) {
+    return store_fragment(pool, offset, {at.v, at.k, static_cast<int>(p.V), static_cast<int>(p.K)},
+                          S);
+  }
+  store_fragment(pool, offset, S);
 }
 
+template <bool AnyDims = false>
 __device__ __forceinline__ void load_initial(const PrefillProblem& p, int row,
                                              const FragmentPlace& at, float (&S)[64]) {
   if (p.starts_from_pool(row)) {
     const std::int64_t slot = p.slots.read_slot(row);
-    return load_fragment(p.initial, fragment_offset(p.initial, slot, at.head, at.v, at.k), S);
+    const std::int64_t offset = fragment_offset(p.initial, slot, at.head, at.v, at.k);
+    if (AnyDims && (p.K < 128 || p.V % 64 != 0)) {
+      return load_fragment(p.initial, offset,
+                           {at.v, at.k, static_cast<int>(p.V), static_cast<int>(p.K)}, S);
+    }
+    return load_fragment(p.initial, offset, S);
   }
 #pragma unroll
   for (int i = 0; i < 64; ++i) S[i] = 0.0f;
 }
 
+template <bool AnyDims = false>
 __device__ __forceinline__ void store_final(const PrefillProblem& p, int row,
                                             const FragmentPlace& at, const float (&S)[64]) {
   if (!p.final.present()) return;
   const std::int64_t slot = p.slots.write_slot(row);
-  if (slot != core::kNullSlot) store_state(p.final, slot, at, S);
+  if (slot != core::kNullSlot) store_state<AnyDims>(p, p.final, slot, at, S);
 }
 
 // After `tokens` tokens, a multiple of checkpoint_every.
+template <bool AnyDims = false>
 __device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int tokens,
                                                  const FragmentPlace& at, const float (&S)[64]) {
   const std::int64_t index = tokens / p.checkpoint_every - 1;
   if (p.checkpoints.present()) {
     const std::int64_t to = p.checkpoint_starts.at(row) + index;
-    if (to >= 0 && to < p.checkpoints.slots) store_state(p.checkpoints, to, at, S);
+    if (to >= 0 && to < p.checkpoints.slots) store_state<AnyDims>(p, p.checkpoints, to, at, S);
   } else if (index < p.checkpoint_slots.columns) {
     const std::int64_t to = p.slots.checked(p.checkpoint_slots.at(row, index), p.final.slots);
-    if (to != core::kNullSlot) store_state(p.final, to, at, S);
+    if (to != core::kNullSlot) store_state<AnyDims>(p, p.final, to, at, S);
   }
 }
 

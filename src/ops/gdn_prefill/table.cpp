@@ -1,4 +1,4 @@
-// The implementations of gdn.prefill, best first, and the public entry points over them.
+// The implementations of gdn.prefill: those on tiles by the cost model, then the others, best first; and the public entry points over them.
 #include <hyla/backend.h>
 
 #include "core/table.h"
@@ -18,11 +18,15 @@ using Problem = gdn::PrefillProblem;
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
     {"cuda_segments", Device::Kind::kCuda, gdn::prefill_segments_refuses,
-     gdn::prefill_segments_bytes, gdn::launch_prefill_segments},
+     gdn::prefill_segments_bytes, gdn::launch_prefill_segments, gdn::prefill_segments_us},
     {"cuda_split", Device::Kind::kCuda, gdn::prefill_split_refuses, gdn::prefill_split_bytes,
-     gdn::launch_prefill_split},
+     gdn::launch_prefill_split, gdn::prefill_split_us},
     {"cuda_fused", Device::Kind::kCuda, gdn::prefill_fused_refuses, nullptr,
-     gdn::launch_prefill_fused},
+     gdn::launch_prefill_fused, gdn::prefill_fused_us},
+    {"cuda_block", Device::Kind::kCuda, gdn::prefill_block_refuses, nullptr,
+     gdn::launch_prefill_block, gdn::prefill_block_us},
+    {"cuda_vk", Device::Kind::kCuda, gdn::prefill_vk_refuses, nullptr, gdn::launch_prefill_vk},
+    {"cuda_kv", Device::Kind::kCuda, gdn::prefill_kv_refuses, nullptr, gdn::launch_prefill_kv},
     {"cuda_tokens", Device::Kind::kCuda, gdn::prefill_tokens_refuses, nullptr,
      gdn::launch_prefill_tokens},
 #endif

@@ -1,0 +1,121 @@
+#include "ops/gdn_prefill/launch_fused.cuh"
+#include "ops/gdn_prefill/launch_prefill.h"
+#include "ops/gdn_prefill/plan.h"
+#include "ops/gdn_prefill/record.cuh"
+#include "ops/gdn_prefill/segments.cuh"
+#include "ops/gdn_prefill/tile_arguments.h"
+
+namespace hyla::gdn {
+namespace {
+
+// N, M and whether it forgets.
+constexpr std::size_t kSegmentBytes =
+    kMostSegmentStates * (2 * kStateElements * sizeof(float) + sizeof(int));
+
+int value_blocks(std::int64_t V) { return static_cast<int>((V + 63) / 64); }
+
+PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
+  PlanShape s{p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
+              value_blocks(p.V)};
+  const double keys = static_cast<double>(p.q_heads + p.k_heads) / static_cast<double>(p.heads);
+  s.head_bytes = 2.0 * kChunk * (keys * static_cast<double>(p.K) + 2 * static_cast<double>(p.V)) +
+                 static_cast<double>(kRecordBytes);
+  return s;
+}
+
+bool is_square(std::int64_t K, std::int64_t V) { return K == 128 && V == 128; }
+
+void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace,
+               const Context& context) {
+  const PrefillProblem& p = a.p;
+  a.parts = walks.parts;
+  a.records = workspace.data;
+  const std::int64_t items = chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
+  SplitShape shape;
+  shape.prepare_ctas =
+      static_cast<unsigned>(std::min<std::int64_t>(items, device::multiprocessors(context)));
+  shape.blocks = static_cast<unsigned>(value_blocks(p.V));
+  shape.blocks_a_cta = static_cast<unsigned>(walks.blocks_a_cta);
+  shape.state_rows = state_rows(plan_shape(p, context), walks.parts);
+  const auto launch = p.q.dtype == DType::kBFloat16 ? launch_split_bf16 : launch_split_f16;
+  launch(a, shape, context);
+}
+
+}  // namespace
+
+const char* prefill_split_refuses(const PrefillProblem& p, const Context& context) {
+  if (const char* reason = prefill_tiles_refuse(p, context)) return reason;
+  if (p.K > 128 || p.K % 8 != 0 || p.V % 8 != 0) {
+    return "takes K up to 128, K and V multiples of 8";
+  }
+  if (!p.sequences.cu_seqlens.present()) return "takes sequences back to back";
+  if (is_square(p.K, p.V) && p.sequences.rows * p.heads > device::multiprocessors(context)) {
+    return "sequences times heads that keep every multiprocessor busy";
+  }
+  return nullptr;
+}
+
+double prefill_split_us(const PrefillProblem& p, const Context& context) {
+  return split_walks(plan_shape(p, context)).us;
+}
+
+std::size_t prefill_split_bytes(const PrefillProblem& p) {
+  return record_bytes(p.sequences.rows, p.heads, p.sequences.tokens);
+}
+
+void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
+                          const Context& context) {
+  if (p.sequences.rows == 0) return;
+  FusedArguments a = arguments(p);
+  run_split(a, split_walks(plan_shape(p, context)), workspace, context);
+}
+
+const char* prefill_segments_refuses(const PrefillProblem& p, const Context& context) {
+  if (context.batch_invariant) return "bits that depend on the length of the sequence";
+  if (p.checkpoint_every > 0) return "states inside segments that are not known in time";
+  if (!is_square(p.K, p.V)) return "takes K = V = 128";
+  if (const char* reason = prefill_split_refuses(p, context)) return reason;
+  return segment_walks(plan_shape(p, context)).parts == 0
+             ? "too short, or too many sequences times heads for segments"
+             : nullptr;
+}
+
+double prefill_segments_us(const PrefillProblem& p, const Context& context) {
+  return segment_walks(plan_shape(p, context)).us;
+}
+
+std::size_t prefill_segments_bytes(const PrefillProblem& p) {
+  return prefill_split_bytes(p) + kSegmentBytes;
+}
+
+void launch_prefill_segments(const PrefillProblem& p, const Workspace& workspace,
+                             const Context& context) {
+  if (p.sequences.rows == 0) return;
+  FusedArguments a = arguments(p);
+  a.transfers = true;
+  a.states = reinterpret_cast<float*>(static_cast<char*>(workspace.data) + prefill_split_bytes(p));
+  run_split(a, segment_walks(plan_shape(p, context)), workspace, context);
+}
+
+double prefill_fused_us(const PrefillProblem& p, const Context& context) {
+  return fused_us(plan_shape(p, context));
+}
+
+std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
+  if (bounds.device.kind != Device::Kind::kCuda || bounds.key_dim > 128 ||
+      bounds.io == DType::kFloat32) {
+    return 0;
+  }
+  Context context;
+  context.device = bounds.device;
+  if (device::refuses_device(context) != nullptr) return 0;
+  const std::int64_t heads = std::max(bounds.query_heads, bounds.value_heads);
+  if (!is_square(bounds.key_dim, bounds.value_dim)) {
+    return record_bytes(bounds.max_sequences, heads, bounds.max_tokens);
+  }
+  const std::int64_t rows =
+      std::min(bounds.max_sequences, device::multiprocessors(context) / heads);
+  return rows < 1 ? 0 : record_bytes(rows, heads, bounds.max_tokens) + kSegmentBytes;
+}
+
+}  // namespace hyla::gdn
