@@ -17,7 +17,7 @@ namespace hyla::cpu {
 
 inline constexpr std::int64_t kStreamColumns = 16;  // at most
 inline constexpr std::int64_t kBlockColumns = 64;
-inline constexpr std::int64_t kAttentionSplit = 512;  // keys of a part of a row that is cut
+inline constexpr std::int64_t kAttentionSplit = 1024;  // keys of a part of a row that is cut
 
 struct AttentionTile {
   std::int64_t row;

@@ -42,41 +42,47 @@ HYLA_INLINE void store_elements(const float* line, std::int64_t count, float* to
   }
 }
 
-// Asks for the rows of the next keys, line after line, while the ones before them are at work.
+// Walks over rows that are needed next, in the order of memory, two cache lines a step. They are
+// asked into the L2 cache: the L1 cache has too few misses under way.
 struct Ahead {
-  const char* const* rows = nullptr;
-  std::int64_t heads = 0, head_bytes = 0, row_bytes = 0, offset = 0;
-  std::int64_t key = 0, head = 0, byte = 0;
+  static constexpr int kSteps = kStreamKeys / 2;  // at a time
 
-  HYLA_INLINE void ask() {
-    if (key >= kStreamKeys) return;
-    __builtin_prefetch(rows[key] + offset + head * head_bytes + byte, 0, 2);
-    byte += 64;
-    if (byte < row_bytes) return;
-    byte = 0;
-    if (++head < heads) return;
-    head = 0;
-    ++key;
+  const char* const* rows;
+  std::int64_t offset, bytes;  // of a row
+  std::int64_t key = 0, at = 0;
+
+  // Without branches, which would cut the products between them into pieces.
+  HYLA_INLINE void take(const char* (&lines)[kSteps]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kSteps; ++i) {
+      lines[i] = rows[key] + offset + at;
+      at += 128;
+      const bool end = at >= bytes;
+      key += end && key + 1 < kStreamKeys ? 1 : 0;
+      at = end ? 0 : at;
+    }
   }
 };
 
 template <class Op, int kColumns>
 class Stream {
  public:
-  static constexpr int kKeys = kLanes / kColumns;  // whose logits share a vector
+  static constexpr int kKeys = kLanes / kColumns;             // whose logits share a vector
+  static constexpr int kGroup = kColumns < 8 ? kColumns : 8;  // columns of a tile of outputs
+  static constexpr int kBlock = kValueVectors * kLanes;       // values of it
 
   static std::int64_t groups(std::int64_t columns) { return (columns + kColumns - 1) / kColumns; }
   static std::int64_t key_elements(const attention::Queries& q) {
     return whole((q.head_dim + Op::kSummed - 1) / Op::kSummed, kLanes);
   }
   static std::int64_t value_floats(const attention::Queries& q) {
-    return whole(q.value_dim, kValueVectors * kLanes);
+    return whole(q.value_dim, kBlock);
   }
   static std::int64_t scratch_floats(const attention::Queries& q, std::int64_t heads) {
     const std::int64_t columns = groups(kStreamColumns) * kColumns, vectors = heads * columns;
     return vectors * key_elements(q) + vectors * value_floats(q) + vectors * kStreamKeys +
-           2 * heads * groups(kStreamColumns) * kLanes + kStreamKeys * lines_stride(q) +
-           line_floats(q);
+           2 * heads * groups(kStreamColumns) * kLanes + columns * value_floats(q) +
+           kStreamKeys * lines_stride(q) + line_floats(q);
   }
 
   Stream(const attention::RunProblem& problem, const AttentionTile& tile, float* scratch)
@@ -94,7 +100,8 @@ class Stream {
     weights_ = out_ + columns * stride_;
     highest_ = weights_ + columns * kStreamKeys;
     sums_ = highest_ + tile.heads * groups_ * kLanes;
-    lines_ = sums_ + tile.heads * groups_ * kLanes;
+    in_order_ = sums_ + tile.heads * groups_ * kLanes;
+    lines_ = in_order_ + groups_ * kColumns * stride_;
     line_ = lines_ + kStreamKeys * lines_stride(p_.queries);
     std::memset(scratch, 0, static_cast<std::size_t>(line_ - scratch) * sizeof(float));
     for (float* x = highest_; x < sums_; ++x) *x = kNoLogit;
@@ -102,26 +109,15 @@ class Stream {
   }
 
   void run(float* partials) {
-    const TensorView &k = p_.cache.k, &v = p_.cache.v;
     int now = 0;
     addresses(tile_.keys.begin, now);
     for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kStreamKeys) {
       // At the end the last row once more: asking for it costs nothing.
       addresses(std::min(key + kStreamKeys, tile_.keys.end - 1), 1 - now);
-      Ahead keys = ahead(k, keys_[1 - now]), values = ahead(v, values_[1 - now]);
-      score(key, keys_[now], keys);
+      score(key, keys_[now], keys_[1 - now]);
       logits_.cap(weights_, tile_.heads * groups_ * kColumns * kStreamKeys);
       hide(key);
-      for (std::int64_t head = 0; head < tile_.heads; ++head) {
-        const char* rows[kStreamKeys];
-        locate(v, p_.cache.v_scales, key, head, values_[now], p_.queries.value_dim, rows);
-        for (std::int64_t group = 0; group < groups_; ++group) {
-          const std::int64_t i = head * groups_ + group;
-          soften(i);
-          add_values(rows, weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_,
-                     values);
-        }
-      }
+      add_heads(key, values_[now], values_[1 - now]);
       now = 1 - now;
     }
     for (std::int64_t head = 0; head < tile_.heads; ++head) leave_head(head, partials);
@@ -149,16 +145,6 @@ class Stream {
     return view.shape[view.rank - 1] * static_cast<std::int64_t>(size_of(view.dtype));
   }
 
-  Ahead ahead(const TensorView& view, const char* const* rows) const {
-    Ahead result;
-    result.rows = rows;
-    result.heads = tile_.heads;
-    result.head_bytes = head_bytes(view);
-    result.row_bytes = row_bytes(view);
-    result.offset = tile_.head * head_bytes(view);
-    return result;
-  }
-
   void addresses(std::int64_t first, int which) {
     cache_addresses(p_.cache, p_.cache.k, tile_.row, first, kStreamKeys, tile_.keys.end,
                     keys_[which]);
@@ -176,23 +162,19 @@ class Stream {
         const std::int64_t query_head = (tile_.head + head) * group + column % group;
         load_line(q.q.data, q.q.dtype, token * q.q.strides[0] + query_head * q.q.strides[1], 1,
                   q.head_dim, line_);
-        store_elements<Op>(line_, q.head_dim,
-                           queries_ + (head * groups_ * kColumns + m) * elements_);
+        store_elements<Op>(line_, q.head_dim, lines_);
+        float* to = queries_ + (head * groups_ + m / kColumns) * kColumns * elements_;
+        for (std::int64_t j = 0; j < elements_; j += kLanes) {
+          std::memcpy(to + j * kColumns + m % kColumns * kLanes, lines_ + j, kVectorBytes);
+        }
       }
     }
   }
 
-  // Where the rows of a head lie: in the cache, or converted here.
-  void locate(const TensorView& view, const TensorView& scales, std::int64_t first,
-              std::int64_t head, const char* const* addresses, std::int64_t dim,
-              const char** rows) const {
-    if (direct_) {
-      for (std::int64_t i = 0; i < kStreamKeys; ++i) {
-        rows[i] = addresses[i] + (tile_.head + head) * head_bytes(view);
-      }
-      return;
-    }
-    const std::int64_t stride = lines_stride(p_.queries);
+  // Rows of a head, converted.
+  void convert(const TensorView& view, const TensorView& scales, std::int64_t first,
+               std::int64_t head, std::int64_t dim, const char** rows) const {
+    const std::int64_t stride = lines_stride(p_.queries), used = dim / Op::kSummed;
     for (std::int64_t i = 0; i < kStreamKeys; ++i) {
       float* line = lines_ + i * stride;
       rows[i] = reinterpret_cast<const char*>(line);
@@ -201,61 +183,75 @@ class Stream {
       load_cache_row(view, scales, at, tile_.head + head, dim, line_);
       store_elements<Op>(line_, dim, line);
       // Keys and values share the lines.
-      const std::int64_t used = dim / Op::kSummed;
       std::memset(line + used, 0, static_cast<std::size_t>(stride - used) * sizeof(float));
     }
   }
 
-  // Logits of kKeys keys by kColumns columns.
-  HYLA_INLINE F products(const char* const* rows, std::int64_t offset, const float* queries,
-                         Ahead& ahead) const {
+  // Logits of kKeys keys by kColumns columns. `next`: rows to ask for.
+  HYLA_INLINE F products(const char* const* rows, const char* const* next, std::int64_t offset,
+                         const float* queries) const {
     F sums[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) sums[i] = zero();
-    for (std::int64_t j = 0; j < elements_; j += kLanes) {
+    const char *row[kKeys], *ahead[kKeys];
+#pragma GCC unroll 4
+    for (int r = 0; r < kKeys; ++r) {
+      row[r] = rows[r] + offset;
+      ahead[r] = next[r] + offset;
+    }
+    for (std::int64_t j = 0; j < elements_ * 4; j += kVectorBytes) {
       Vector keys[kKeys];
 #pragma GCC unroll 4
       for (int r = 0; r < kKeys; ++r) {
-        keys[r] = Op::load_b(reinterpret_cast<const float*>(rows[r] + offset + j * 4));
-        ahead.ask();
+        keys[r] = Op::load_b(reinterpret_cast<const float*>(row[r] + j));
+        __builtin_prefetch(ahead[r] + j, 0, 2);
       }
 #pragma GCC unroll 16
       for (int m = 0; m < kColumns; ++m) {
-        const Vector query = Op::load_b(queries + m * elements_ + j);
+        const Vector query = Op::load_b(queries + m * kLanes);
 #pragma GCC unroll 4
         for (int r = 0; r < kKeys; ++r) {
           sums[r * kColumns + m] = Op::add_product(sums[r * kColumns + m], keys[r], query);
         }
       }
+      queries += kColumns * kLanes;
     }
     return sum_each(sums);
   }
 
-  void score_rows(const char* const* rows, std::int64_t offset, std::int64_t head, std::int64_t key,
-                  Ahead& ahead) const {
-    const F scale = set(logits_.scale);
+  HYLA_INLINE void score_keys(const char* const* rows, const char* const* next, std::int64_t offset,
+                              std::int64_t head, std::int64_t key) const {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
-      store(mul(products(rows + key, offset, queries_ + i * elements_, ahead), scale),
-            weights_ + i * kStreamKeys + key * kColumns);
+      const F sums = products(rows + key, next + key, offset, queries_ + i * elements_);
+      store(mul(sums, set(logits_.scale)), weights_ + i * kStreamKeys + key * kColumns);
     }
   }
 
-  void score(std::int64_t first, const char* const* addresses, Ahead& ahead) const {
+  void score(std::int64_t first, const char* const* rows, const char* const* next) const {
+    const TensorView& k = p_.cache.k;
     if (direct_) {
+      // In the order of memory where tokens come before heads.
       for (std::int64_t key = 0; key < kStreamKeys; key += kKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head) {
-          score_rows(addresses, (tile_.head + head) * head_bytes(p_.cache.k), head, key, ahead);
+          score_keys(rows, next, (tile_.head + head) * head_bytes(k), head, key);
         }
       }
       return;
     }
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
-      const char* rows[kStreamKeys];
-      locate(p_.cache.k, p_.cache.k_scales, first, head, addresses, p_.queries.head_dim, rows);
+      const char* lines[kStreamKeys];
+      convert(k, p_.cache.k_scales, first, head, p_.queries.head_dim, lines);
+      ask_for(next, k, head);
       for (std::int64_t key = 0; key < kStreamKeys; key += kKeys) {
-        score_rows(rows, 0, head, key, ahead);
+        score_keys(lines, lines, 0, head, key);
       }
+    }
+  }
+  void ask_for(const char* const* rows, const TensorView& view, std::int64_t head) const {
+    for (std::int64_t i = 0; i < kStreamKeys; ++i) {
+      const char* row = rows[i] + (tile_.head + head) * head_bytes(view);
+      for (std::int64_t j = 0; j < row_bytes(view); j += 64) __builtin_prefetch(row + j, 0, 2);
     }
   }
 
@@ -310,42 +306,67 @@ class Stream {
     store(mul(load(sums), factor), sums);
     alignas(64) float factors[kLanes];
     store(factor, factors);
-    for (int m = 0; m < kColumns; ++m) {
-      float* out = out_ + (group * kColumns + m) * stride_;
-      for (std::int64_t d = 0; d < stride_; d += kLanes) {
-        store(mul(load(out + d), set(factors[m])), out + d);
+    float* out = out_ + group * kColumns * stride_;
+    for (std::int64_t d = 0; d < stride_; d += kBlock) {
+      for (int m = 0; m < kColumns; ++m) {
+        const F own = set(factors[m]);
+        for (int n = 0; n < kBlock; n += kLanes) store(mul(load(out + n), own), out + n);
+        out += kBlock;
       }
     }
   }
 
-  HYLA_INLINE void add_values(const char* const* rows, const float* weights, float* out,
-                              Ahead& ahead) const {
-    constexpr int kGroup = kColumns < 8 ? kColumns : 8;
-    for (std::int64_t d = 0; d < stride_; d += kValueVectors * kLanes) {
+  void add_heads(std::int64_t first, const char* const* rows, const char* const* next) {
+    const TensorView& v = p_.cache.v;
+    // Heads that lie one after another are asked for as one row.
+    const bool in_one = head_bytes(v) == row_bytes(v);
+    Ahead ahead{next, tile_.head * head_bytes(v), row_bytes(v) * (in_one ? tile_.heads : 1)};
+    for (std::int64_t head = 0; head < tile_.heads; ++head) {
+      const std::int64_t offset = (tile_.head + head) * head_bytes(v);
+      if (!in_one) ahead = {next, offset, row_bytes(v)};
+      const char* lines[kStreamKeys];
+      if (!direct_) convert(v, p_.cache.v_scales, first, head, p_.queries.value_dim, lines);
+      for (std::int64_t group = 0; group < groups_; ++group) {
+        const std::int64_t i = head * groups_ + group;
+        soften(i);
+        add_values(direct_ ? rows : lines, direct_ ? offset : 0,
+                   weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_, ahead);
+      }
+    }
+  }
+
+  HYLA_INLINE void add_values(const char* const* rows, std::int64_t offset, const float* weights,
+                              float* out, Ahead& ahead) const {
+    for (std::int64_t d = 0; d < stride_; d += kBlock) {
       for (int m = 0; m < kColumns; m += kGroup) {
-        add_block<kGroup>(rows, d * (4 / Op::kSummed), weights + m, out + m * stride_ + d, ahead);
+        add_block(rows, offset + d * (4 / Op::kSummed), weights + m, out, ahead);
+        out += kGroup * kBlock;
       }
     }
   }
 
-  // A block of kGroup columns by kValueVectors vectors of values.
-  template <int kGroup>
+  // kGroup columns by kBlock values.
   HYLA_INLINE void add_block(const char* const* rows, std::int64_t offset, const float* weights,
                              float* out, Ahead& ahead) const {
     constexpr int kSteps = 2 * kKeys / Op::kSummed;  // of two vectors of weights
+    const char* next[Ahead::kSteps];
+    ahead.take(next);
     F sums[kGroup][kValueVectors];
 #pragma GCC unroll 8
     for (int m = 0; m < kGroup; ++m) {
 #pragma GCC unroll 2
-      for (int n = 0; n < kValueVectors; ++n) sums[m][n] = load(out + m * stride_ + n * kLanes);
+      for (int n = 0; n < kValueVectors; ++n) sums[m][n] = load(out + m * kBlock + n * kLanes);
     }
     for (std::int64_t key = 0; key < kStreamKeys; key += 2 * kKeys) {
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
         Vector values[kValueVectors];
         load_values(rows + key, i, offset, values);
-        ahead.ask();
-        ahead.ask();
+        if (i % (kSteps / kKeys) == 0) {
+          const char* line = next[key / 2 + i / (kSteps / kKeys)];
+          __builtin_prefetch(line, 0, 2);
+          __builtin_prefetch(line + 64, 0, 2);
+        }
 #pragma GCC unroll 8
         for (int m = 0; m < kGroup; ++m) {
           const Vector x = Op::load_a(weights + (key / Op::kSummed + i) * kColumns + m);
@@ -359,7 +380,7 @@ class Stream {
 #pragma GCC unroll 8
     for (int m = 0; m < kGroup; ++m) {
 #pragma GCC unroll 2
-      for (int n = 0; n < kValueVectors; ++n) store(sums[m][n], out + m * stride_ + n * kLanes);
+      for (int n = 0; n < kValueVectors; ++n) store(sums[m][n], out + m * kBlock + n * kLanes);
     }
   }
 
@@ -368,13 +389,26 @@ class Stream {
     if constexpr (Op::kSummed == 2) {
       const auto a = Op::load_b(reinterpret_cast<const float*>(rows[step] + offset));
       const auto b = Op::load_b(reinterpret_cast<const float*>(rows[step + kKeys] + offset));
-      zip_pairs(a, b, values[0], values[1]);
+      interleave_pairs(a, b, values[0], values[1]);
     } else {
 #pragma GCC unroll 2
       for (int n = 0; n < kValueVectors; ++n) {
         values[n] =
             Op::load_b(reinterpret_cast<const float*>(rows[step] + offset + n * kVectorBytes));
       }
+    }
+  }
+
+  // A block of values of one column, in their order.
+  static HYLA_INLINE void store_block(const float* block, float* to) {
+    if constexpr (Op::kSummed == 2) {
+      // Four by four, as interleave_pairs left them.
+      for (int i = 0; i < kLanes / 4; ++i) {
+        std::memcpy(to + 8 * i, block + 4 * i, 4 * sizeof(float));
+        std::memcpy(to + 8 * i + 4, block + kLanes + 4 * i, 4 * sizeof(float));
+      }
+    } else {
+      std::memcpy(to, block, kBlock * sizeof(float));
     }
   }
 
@@ -386,8 +420,15 @@ class Stream {
       sums[m] = 0.0f;
       for (int r = 0; r < kKeys; ++r) sums[m] += sums_[at + r * kColumns];
     }
-    leave(p_, tile_, tile_.head + head, highest, sums, out_ + head * groups_ * kColumns * stride_,
-          stride_, partials);
+    for (std::int64_t m = 0; m < tile_.count; ++m) {
+      const float* group = out_ + (head * groups_ + m / kColumns) * kColumns * stride_;
+      const std::int64_t column = m % kColumns;
+      for (std::int64_t d = 0; d < stride_; d += kBlock) {
+        const std::int64_t at = d * kColumns + column / kGroup * kGroup * kBlock;
+        store_block(group + at + column % kGroup * kBlock, in_order_ + m * stride_ + d);
+      }
+    }
+    leave(p_, tile_, tile_.head + head, highest, sums, in_order_, stride_, partials);
   }
 
   const attention::RunProblem& p_;
@@ -402,6 +443,7 @@ class Stream {
   float* out_;              // [heads, groups, kColumns, stride]
   float* weights_;          // [heads, groups, kStreamKeys, kColumns]: logits, then weights
   float *highest_, *sums_;  // [heads, groups, kLanes], a column in every kColumns-th lane
+  float* in_order_;         // [groups, kColumns, stride]: the outputs of a head
   float* lines_;            // [kStreamKeys, lines_stride]
   float* line_;
   const char *keys_[2][kStreamKeys], *values_[2][kStreamKeys];  // of head 0: now, and the next

@@ -15,7 +15,7 @@
 //     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
 //                           adds a.even * b.even + a.odd * b.odd; even, odd and pack_pairs
 //                           convert from and to floats; zip_pairs(a, b, ...) pairs the
-//                           bfloat16 of a with those of b
+//                           bfloat16 of a with those of b, interleave_pairs within blocks
 #if defined(HYLA_CPU_SIMD_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_SIMD_H_
 #undef HYLA_CPU_SIMD_H_

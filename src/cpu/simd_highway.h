@@ -204,6 +204,11 @@ HYLA_INLINE void zip_pairs(P a, P b, P& lower, P& upper) {
   lower = P{_mm512_permutex2var_epi16(a.raw, _mm512_load_si512(kZip.lower), b.raw)};
   upper = P{_mm512_permutex2var_epi16(a.raw, _mm512_load_si512(kZip.upper), b.raw)};
 }
+// The same within blocks of eight bfloat16 of a and b: the lower halves of all blocks, the upper.
+HYLA_INLINE void interleave_pairs(P a, P b, P& lower, P& upper) {
+  lower = P{_mm512_unpacklo_epi16(a.raw, b.raw)};
+  upper = P{_mm512_unpackhi_epi16(a.raw, b.raw)};
+}
 HYLA_INLINE P pack_pairs(F low, F high) {
   alignas(64) static constexpr std::uint16_t kInterleave[32] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
