@@ -146,9 +146,7 @@ class Stream {
   }
 
   void addresses(std::int64_t first, int which) {
-    cache_addresses(p_.cache, p_.cache.k, tile_.row, first, kStreamKeys, tile_.keys.end,
-                    keys_[which]);
-    cache_addresses(p_.cache, p_.cache.v, tile_.row, first, kStreamKeys, tile_.keys.end,
+    cache_addresses(p_.cache, tile_.row, first, kStreamKeys, tile_.keys.end, keys_[which],
                     values_[which]);
   }
 
