@@ -10,12 +10,13 @@ __all__ = ["compiling", "traced"]
 
 def _ask() -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def _ask_torch() -> Callable[[], bool]:
+    """What dynamo knows as True; other tracers come with tensors that the module recognises."""
     compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    return getattr(compiler, "is_compiling", _ask)
+    return getattr(compiler, "is_dynamo_compiling", _ask)
 
 
 compiling: Callable[[], bool] = _ask_torch()

@@ -23,6 +23,11 @@ class DenseCache:
     __slots__ = ("k", "v", "layout", "k_scales", "v_scales")
     kind = "dense"
     cu_kv = None
+    k: Tensor
+    v: Tensor | None
+    layout: str
+    k_scales: Tensor | None
+    v_scales: Tensor | None
 
     def __init__(
         self,
@@ -42,6 +47,11 @@ class RaggedCache:
     __slots__ = ("k", "v", "cu_kv", "k_scales", "v_scales")
     kind = "ragged"
     layout = "nhd"
+    k: Tensor
+    v: Tensor | None
+    cu_kv: Tensor
+    k_scales: Tensor | None
+    v_scales: Tensor | None
 
     def __init__(
         self,
@@ -65,6 +75,11 @@ class PagedCache:
     __slots__ = ("k", "v", "layout", "k_scales", "v_scales")
     kind = "paged"
     cu_kv = None
+    k: Tensor
+    v: Tensor | None
+    layout: str
+    k_scales: Tensor | None
+    v_scales: Tensor | None
 
     def __init__(
         self,
@@ -190,3 +205,9 @@ def _kind(cache: Cache) -> tuple[str, str]:
             f"cache: expected a DenseCache, RaggedCache or PagedCache, got {type(cache).__name__}"
         )
     return cache.kind, cache.layout
+
+
+for _function in (run, append):
+    _core.shorten(
+        _function, f"attention_{_function.__name__}", (DenseCache, RaggedCache, PagedCache)
+    )

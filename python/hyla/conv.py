@@ -100,4 +100,4 @@ def update(
 
 
 for _function in (prefill, update):
-    _core.shorten(_function, f"conv_{_function.__name__}")
+    _core.shorten(_function, f"conv_{_function.__name__}", ())

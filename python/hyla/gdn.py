@@ -289,4 +289,4 @@ def _pair(name: str, given: tuple[int, int]) -> tuple[int, int]:
 
 
 for _function in (decode, mtp, prefill):
-    _core.shorten(_function, f"gdn_{_function.__name__}")
+    _core.shorten(_function, f"gdn_{_function.__name__}", ())

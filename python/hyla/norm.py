@@ -31,4 +31,4 @@ def gated_rms(
 
 
 for _function in (gated_rms,):
-    _core.shorten(_function, f"norm_{_function.__name__}")
+    _core.shorten(_function, f"norm_{_function.__name__}", ())

@@ -7,13 +7,10 @@ what `hyla.gdn.decode` takes, except `impl`.
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
-from typing import Any, Callable
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Callable
 
-from . import attention as _attention
-from . import conv as _conv
-from . import gdn as _gdn
-from . import norm as _norm
+from . import attention, conv, gdn, norm
 
 __all__ = ["gdn", "conv", "norm", "attention"]
 
@@ -26,12 +23,12 @@ def _forced(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-gdn = SimpleNamespace(
-    decode=_forced(_gdn.decode),
-    mtp=_forced(_gdn.mtp),
-    prefill=_forced(_gdn.prefill),
-    recurrence=_forced(_gdn.recurrence),
-)
-conv = SimpleNamespace(prefill=_forced(_conv.prefill), update=_forced(_conv.update))
-norm = SimpleNamespace(gated_rms=_forced(_norm.gated_rms))
-attention = SimpleNamespace(run=_forced(_attention.run), append=_forced(_attention.append))
+def _reference(module: ModuleType, *names: str) -> SimpleNamespace:
+    return SimpleNamespace(**{name: _forced(getattr(module, name)) for name in names})
+
+
+if not TYPE_CHECKING:  # to a type checker they are the modules whose functions they have
+    gdn = _reference(gdn, "decode", "mtp", "prefill", "recurrence")
+    conv = _reference(conv, "prefill", "update")
+    norm = _reference(norm, "gated_rms")
+    attention = _reference(attention, "run", "append")

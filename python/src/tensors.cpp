@@ -95,6 +95,17 @@ void fill(const DLTensor& tensor, const char* name, TensorView& view) {
   throw InvalidArgument(name, std::move(expected), std::move(got));
 }
 
+// A capsule's tensor. One whose fields are all zero stands for none in C, and for nothing here.
+TensorView described_as(const DLTensor& tensor, Device announced, const char* name) {
+  const TensorView view = from_dlpack(tensor, name);
+  if (!view.present()) fail(name, "a tensor", "a DLPack capsule that describes none");
+  if (view.device != announced) {
+    fail(name, "a tensor on " + name_of(announced) + ", as its __dlpack_device__ says",
+         "one on " + name_of(view.device));
+  }
+  return view;
+}
+
 [[noreturn]] void fail_read_only(const char* name, const char* what) {
   fail(name, "a tensor that can be written, because it is updated in place", what);
 }
@@ -245,7 +256,8 @@ TensorView Call::protocol(const char* name, PyObject* object, const Producer& pr
   nb::object device = nb::steal(PyObject_CallOneArg(ask.ptr(), object));
   if (!device.is_valid()) fail_from_python(name, "a tensor on a CPU or a CUDA device");
   const int index = nb::cast<int>(device);
-  settle(object, producer, index < 0 ? Device::cpu() : Device::cuda(index));
+  const Device announced = index < 0 ? Device::cpu() : Device::cuda(index);
+  settle(object, producer, announced);
   PyObject* capsule = PyObject_CallFunction(export_.ptr(), "OKi", object,
                                             reinterpret_cast<unsigned long long>(stream_handle_),
                                             index < 0 ? 0 : 1);
@@ -259,11 +271,11 @@ TensorView Call::protocol(const char* name, PyObject* object, const Producer& pr
       if (managed->flags & kPackReadOnly) fail_read_only(name, "a read-only one");
       if (managed->flags & kPackCopied) fail_read_only(name, "one that exports a copy of itself");
     }
-    return from_dlpack(managed->tensor, name);
+    return described_as(managed->tensor, announced, name);
   }
   if (PyCapsule_IsValid(capsule, "dltensor")) {
-    return from_dlpack(
-        static_cast<LegacyManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor, name);
+    auto* managed = static_cast<LegacyManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    return described_as(managed->tensor, announced, name);
   }
   fail(name, "a DLPack capsule from __dlpack__", "another object");
 }

@@ -49,6 +49,17 @@ def test_the_package_is_typed(tmp_path):
     run("mypy", "--strict", str(user), cwd=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "module",
+    ["", ".compat.flashinfer", ".compat.fla", ".compat.causal_conv1d", ".integrations.transformers"],
+)
+def test_types_are_complete(tmp_path, module):
+    """Another type checker finds a type for everything that is public, without guessing."""
+    pytest.importorskip("basedpyright")
+    command = ("basedpyright", "--pythonpath", sys.executable, "--ignoreexternal", "--verifytypes")
+    run(*command, "hyla" + module, cwd=tmp_path)
+
+
 def test_the_stub_is_the_module():
     """The same names; and of functions that know their own types, the same parameters and result."""
     stub = ast.parse((PACKAGE / "_core.pyi").read_text())
