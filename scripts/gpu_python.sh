@@ -20,5 +20,29 @@ mkdir -p "$package"
 cp -r python/hyla "$package/"
 rm -f "$package"/hyla/*.so*
 cp build/gpu-python/_core*.so "$package/hyla/"
-PYTHONPATH=$PWD/$package "$python" -m pytest python/tests/gpu
-PYTHONPATH=$PWD/$package "$python" python/bench/overhead.py --device cuda
+export PYTHONPATH=$PWD/$package OMP_NUM_THREADS=2
+
+# Most of the time goes into importing frameworks, so the parts run beside each other.
+parts=(python/tests/gpu/test_cuda.py python/tests/gpu/test_compat_cuda.py
+  python/tests/gpu/test_arrays_cuda.py)
+if "$python" -c 'import transformers' >/dev/null 2>&1; then
+  parts+=(python/tests/test_transformers.py)
+else
+  echo "gpu-check: no tests under transformers, which $python lacks" >&2
+fi
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+pids=()
+for i in "${!parts[@]}"; do
+  "$python" -m pytest -m gpu -p no:cacheprovider "${parts[$i]}" >"$logs/$i" 2>&1 &
+  pids+=($!)
+done
+failed=0
+for i in "${!parts[@]}"; do
+  wait "${pids[$i]}" || failed=1
+  echo "gpu-check: ${parts[$i]}"
+  tail -n 60 "$logs/$i"
+done
+"$python" python/bench/overhead.py --device cpu --more
+"$python" python/bench/overhead.py --device cuda --more
+exit "$failed"

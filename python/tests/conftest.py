@@ -28,5 +28,5 @@ def pytest_collection_modifyitems(items):
         return
     skip = pytest.mark.skip(reason="no GPU")
     for item in items:
-        if "gpu" in item.keywords:
+        if item.get_closest_marker("gpu") is not None:
             item.add_marker(skip)

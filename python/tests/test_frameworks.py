@@ -5,7 +5,6 @@ import sys
 import weakref
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -184,6 +183,28 @@ def test_torch_tensors_without_memory():
         hyla.gdn.decode(q, k.to(torch.complex64), v, state)
     with pytest.raises((hyla.InvalidArgument, TypeError), match="^k: "):
         hyla.gdn.decode(q, k.to("meta"), v, state)
+
+
+def test_moved_torch_tensors():
+    """Memory is asked for at every call: a tensor that was given other memory is updated there."""
+    q, k, v, state = map(torch.from_numpy, arrays())
+    moved = torch.full_like(state, torch.nan)
+    other = state.clone()
+    hyla.gdn.decode(q, k, v, moved)  # whatever is remembered about the tensor is remembered now
+    old = moved.clone()
+    memory = moved.detach()
+    moved.set_(other)
+    want = hyla.gdn.decode(q, k, v, state)
+    assert torch.equal(hyla.gdn.decode(q, k, v, moved), want)
+    assert torch.equal(other, state) and torch.equal(moved, state)
+    assert torch.equal(memory.isnan(), old.isnan())
+    moved.data = torch.zeros(1, 1, 1)
+    with pytest.raises(hyla.InvalidArgument, match="^state: expected shape"):
+        hyla.gdn.decode(q, k, v, moved)
+    grown = torch.zeros(1).resize_(B, HV, V, K).copy_(other)
+    hyla.gdn.decode(q, k, v, grown)
+    hyla.gdn.decode(q, k, v, other)
+    assert torch.equal(grown, other)
 
 
 def test_jax_arrays_are_never_written():

@@ -14,6 +14,7 @@ from transformers import DynamicCache
 import hyla
 import hyla.integrations.transformers as integration
 from compat_tools import gated_delta, to_numpy
+from judge import DEVICES
 
 LAYERS = ["linear_attention"] * 3 + ["full_attention"]
 SMALL = {
@@ -52,13 +53,30 @@ def build(name="Qwen3_5", **changed):
     return model
 
 
+# 128 is what the fast kernels of a GPU are made for; the other dims are nobody's favourites.
+WIDE = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+PLACES = [
+    pytest.param(("cpu", {}), id="cpu"),
+    pytest.param(("cuda", {}), id="cuda", marks=pytest.mark.gpu),
+    pytest.param(("cuda", WIDE), id="cuda-128", marks=pytest.mark.gpu),
+]
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def model(request):
+    device, dims = request.param
+    return build(**dims).to(device)
+
+
 @pytest.fixture(scope="module")
-def model():
+def cpu_model():
     return build()
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind():
+def nothing_left_behind(monkeypatch):
+    # Otherwise the convolutions of transformers round their operands on a GPU.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     # The models are so small that threads only wait for each other.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -90,15 +108,22 @@ def prompt(rows, tokens, seed=0):
     return torch.randint(1, SMALL["vocab_size"], (rows, tokens), generator=generator)
 
 
+def there(model, keywords):
+    """Tensors where the model is."""
+    move = lambda x: x.to(model.device) if isinstance(x, torch.Tensor) else x  # noqa: E731
+    return {name: move(x) for name, x in keywords.items()}
+
+
 def generate(model, ids, tokens=12, **keywords):
     return model.generate(
-        ids, max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=None, **keywords
-    )
+        ids.to(model.device), max_new_tokens=tokens, do_sample=False, pad_token_id=0,
+        eos_token_id=None, **there(model, keywords),
+    ).cpu()  # fmt: skip
 
 
 @torch.no_grad()
 def logits(model, ids, **keywords):
-    return model(ids, **keywords).logits.double()
+    return model(ids.to(model.device), **there(model, keywords)).logits.double().cpu()
 
 
 def double_rule(query, key, value, g, beta, initial_state=None, output_final_state=False, **unused):
@@ -123,7 +148,7 @@ def exact_logits(model, ids, monkeypatch, **keywords):
     with monkeypatch.context() as patch:
         for name in FUNCTIONS[:2]:
             patch.setattr(module, name, double_rule)
-        return logits(copy.deepcopy(model).double(), ids, **keywords)
+        return logits(copy.deepcopy(model).cpu().double(), ids, **keywords)
 
 
 def assert_no_worse(got, naive, exact, roundoff):
@@ -225,8 +250,9 @@ def test_beams_and_static_caches(model, how):
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "Qwen3_5"])
-def test_other_models(name, calls, monkeypatch):
-    other, ids = build(name), prompt(2, 67)
+@pytest.mark.parametrize("device", DEVICES)
+def test_other_models(name, device, calls, monkeypatch):
+    other, ids = build(name).to(device), prompt(2, 67)
     exact, naive = exact_logits(other, ids, monkeypatch), logits(other, ids)
     want = generate(other, ids, 6)
     with integration.enable(reference=True):
@@ -250,20 +276,20 @@ def test_convolutions_of_a_model_without_gated_delta_rules(calls):
     assert calls == {"conv.prefill": 1, "conv.update": 4}
 
 
-def test_on_the_cpu_only_fast_operations_are_used_unless_asked(model, calls):
+def test_on_the_cpu_only_fast_operations_are_used_unless_asked(cpu_model, calls):
     slow = {
         name for name, implementations in hyla.info()["operations"].items()
         if not any(x.startswith("cpu") for x in implementations)
     }  # fmt: skip
     with integration.enable():
-        generate(model, prompt(1, 5), 3)
+        generate(cpu_model, prompt(1, 5), 3)
     wanted = {"gdn.prefill", "gdn.decode", "conv.prefill", "conv.update"}
     assert set(calls) == wanted - slow and "gdn.decode" not in slow
 
 
-def test_training_goes_through_transformers(model, calls):
+def test_training_goes_through_transformers(cpu_model, calls):
     def gradients():
-        twin = copy.deepcopy(model)
+        twin = copy.deepcopy(cpu_model)
         twin(prompt(1, 5), labels=prompt(1, 5)).loss.backward()
         return [p.grad for p in twin.parameters()]
 
@@ -290,17 +316,17 @@ def test_what_hyla_does_not_have_stays_with_transformers(changed, missing, calls
     assert {name.split(".")[0] for name in calls} == {"gdn", "conv"} - {missing}
 
 
-def test_float64_stays_with_transformers(model, calls):
-    double, ids = copy.deepcopy(model).double(), prompt(1, 5)
+def test_float64_stays_with_transformers(cpu_model, calls):
+    double, ids = copy.deepcopy(cpu_model).double(), prompt(1, 5)
     want = logits(double, ids)
     with integration.enable(reference=True):
         assert torch.equal(logits(double, ids), want)
     assert not calls
 
 
-def test_packed_sequences(model):
+def test_packed_sequences(cpu_model):
     """Without a kernel transformers refuses them."""
-    module = sys.modules[type(model).__module__]
+    module = sys.modules[type(cpu_model).__module__]
     q, k, v = torch.randn(3, 1, 9, 4, 16).unbind()
     g, beta = -torch.rand(1, 9, 4), torch.rand(1, 9, 4)
     x, weight = torch.randn(1, 6, 9), torch.randn(6, 4)
@@ -325,8 +351,8 @@ def test_packed_sequences(model):
     assert torch.equal(whole, torch.cat(parts, 2))
 
 
-def test_everything_is_put_back(model):
-    module = sys.modules[type(model).__module__]
+def test_everything_is_put_back(cpu_model):
+    module = sys.modules[type(cpu_model).__module__]
     before = {name: getattr(module, name) for name in FUNCTIONS}
     integration.enable()
     integration.enable()
@@ -346,8 +372,8 @@ def test_everything_is_put_back(model):
     integration.disable()
 
 
-def test_somebody_elses_replacement_survives(model, calls):
-    module = sys.modules[type(model).__module__]
+def test_somebody_elses_replacement_survives(cpu_model, calls):
+    module = sys.modules[type(cpu_model).__module__]
     original = module.causal_conv1d_fn
     integration.enable(reference=True)
     ours = module.causal_conv1d_fn
@@ -355,7 +381,7 @@ def test_somebody_elses_replacement_survives(model, calls):
     integration.disable()
     try:
         assert module.causal_conv1d_fn is theirs
-        logits(model, prompt(1, 3))
+        logits(cpu_model, prompt(1, 3))
         assert not calls  # ours passes calls on once it is disabled
     finally:
         module.causal_conv1d_fn = original

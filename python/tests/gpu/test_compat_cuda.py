@@ -1,4 +1,4 @@
-"""The drop-in functions on CUDA tensors, against the same calls on the CPU."""
+"""The drop-in functions on every device, against the same calls in exact arithmetic."""
 
 import sys
 import types
@@ -8,44 +8,23 @@ import torch
 
 import hyla.integrations.transformers as integration
 from hyla.compat import causal_conv1d, fla, flashinfer
+from judge import DEVICES, check
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.parametrize("device", DEVICES)
 
 H, HV = 2, 4
 DIMS = [(128, 128), (16, 24)]
 DTYPES = [torch.float32, torch.bfloat16]
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(9)
+
+
 def random(seed=0):
     generator = torch.Generator().manual_seed(seed)
     return lambda *shape: torch.randn(shape, generator=generator)
-
-
-def on_both(function, *args, **kwargs):
-    """What a call returns and what its tensors hold afterwards, on the CPU and on the GPU."""
-    results = []
-    for device in ("cpu", "cuda"):
-        move = lambda x: x.clone().to(device) if isinstance(x, torch.Tensor) else x  # noqa: E731
-        tensors = [move(x) for x in args]
-        named = {name: move(x) for name, x in kwargs.items()}
-        returned = function(*tensors, **named)
-        returned = returned if isinstance(returned, tuple) else (returned,)
-        assert all(x is None or x.device.type == device for x in returned)
-        results.append([*returned, *tensors, *named.values()])
-    return results
-
-
-def assert_same(cpu, gpu, dtype):
-    """float32 sums in another order; 16-bit operands where the inputs are 16-bit."""
-    roundoff = torch.finfo(dtype).eps / 2
-    for want, got in zip(cpu, gpu, strict=True):
-        if not isinstance(want, torch.Tensor):
-            continue
-        want, got = want.double(), got.double().cpu()
-        assert torch.equal(want.isnan(), got.isnan())
-        want, got = want.nan_to_num(), got.nan_to_num()
-        bound = 64 * roundoff * max(want.abs().max().item(), 1.0) if want.numel() else 0
-        assert (want - got).abs().max() <= bound if want.numel() else True
 
 
 def rows(B, T, K, V, dtype, slots):
@@ -57,26 +36,29 @@ def rows(B, T, K, V, dtype, slots):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_flashinfer_decode(dims, dtype):
+def test_flashinfer_decode(dims, dtype, device):
     tokens, gates, state = rows(3, 1, *dims, dtype, 3)
     turned = state.transpose(2, 3).contiguous()
-    assert_same(*on_both(flashinfer.gated_delta_rule_decode, *tokens, turned, *gates), dtype)
+    check(flashinfer.gated_delta_rule_decode, *tokens, turned, *gates, device=device, dtype=dtype)
     pool = torch.full((6, *state.shape[1:]), torch.nan)
     pool[[5, 2]] = state[:2]
-    assert_same(
-        *on_both(
-            flashinfer.gated_delta_rule_decode_pretranspose, *tokens, None, *gates,
-            output=torch.full_like(tokens[2], 7), initial_state=pool,
-            initial_state_indices=torch.tensor([5, -1, 2]),
-            output_state_indices=torch.tensor([0, 1, -1]),
-        ),
-        dtype,
-    )  # fmt: skip
+    check(
+        flashinfer.gated_delta_rule_decode_pretranspose,
+        *tokens,
+        None,
+        *gates,
+        output=torch.full_like(tokens[2], 7),
+        initial_state=pool,
+        initial_state_indices=torch.tensor([5, -1, 2]),
+        output_state_indices=torch.tensor([0, 1, -1]),
+        device=device,
+        dtype=dtype,
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_flashinfer_mtp(dims, dtype):
+def test_flashinfer_mtp(dims, dtype, device):
     tokens, gates, state = rows(3, 4, *dims, dtype, 16)
     indices = torch.tensor([15, -1, 3], dtype=torch.int32)
     for more in (
@@ -85,15 +67,21 @@ def test_flashinfer_mtp(dims, dtype):
                                            dtype=torch.int32)},
         {"output": torch.full(tokens[2].shape, 7.0)},
     ):  # fmt: skip
-        assert_same(
-            *on_both(flashinfer.gated_delta_rule_mtp, *tokens, state, indices, *gates,
-                     disable_state_update=False, **more),
-            dtype,
-        )  # fmt: skip
+        check(
+            flashinfer.gated_delta_rule_mtp,
+            *tokens,
+            state,
+            indices,
+            *gates,
+            disable_state_update=False,
+            **more,
+            device=device,
+            dtype=dtype,
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_flashinfer_chunk(dtype):
+def test_flashinfer_chunk(dtype, device):
     normal, total = random(3), 203
     q, k, v = (normal(total, h, 128).to(dtype) for h in (H, H, HV))
     pool = normal(6, HV, 128, 128)
@@ -102,33 +90,42 @@ def test_flashinfer_chunk(dtype):
         "output_final_state": True, "cu_seqlens": torch.tensor([0, 130, 130, 201, 203]),
         "use_qk_l2norm_in_kernel": True, "state_indices": torch.tensor([4, 0, 2, -1]),
     }  # fmt: skip
-    assert_same(
-        *on_both(
-            flashinfer.chunk_gated_delta_rule, q, k, v, **arguments,
-            output_state=torch.full_like(pool, torch.nan),
-        ),
-        dtype,
-    )  # fmt: skip
+    check(
+        flashinfer.chunk_gated_delta_rule,
+        q,
+        k,
+        v,
+        **arguments,
+        output_state=torch.full_like(pool, torch.nan),
+        device=device,
+        dtype=dtype,
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("function", ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"])
-def test_fla(function, dtype):
+def test_fla(function, dtype, device):
     normal = random(4)
     q, k, v = (normal(2, 70, h, 128).to(dtype) for h in (H, H, HV))
     for v_first in (False, True):
-        assert_same(
-            *on_both(
-                getattr(fla, function), q, k, v, g=-torch.rand(2, 70, HV),
-                beta=torch.rand(2, 70, HV).to(dtype), initial_state=normal(2, HV, 128, 128),
-                output_final_state=True, use_qk_l2norm_in_kernel=True, state_v_first=v_first,
-            ),
-            dtype,
-        )  # fmt: skip
+        check(
+            getattr(fla, function),
+            q,
+            k,
+            v,
+            g=-torch.rand(2, 70, HV),
+            beta=torch.rand(2, 70, HV).to(dtype),
+            initial_state=normal(2, HV, 128, 128),
+            output_final_state=True,
+            use_qk_l2norm_in_kernel=True,
+            state_v_first=v_first,
+            device=device,
+            dtype=dtype,
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_causal_conv1d(dtype):
+def test_causal_conv1d(dtype, device):
     normal = random(5)
     x, weight, bias = (y.to(dtype) for y in (normal(3, 40, 5), normal(40, 4), normal(40)))
     packed = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 2, 3, 4], [2, 2, 2, 2, -1]], dtype=torch.int32)
@@ -143,7 +140,7 @@ def test_causal_conv1d(dtype):
              torch.tensor([9, 0, 4], dtype=torch.int32), slots),
             (update, last[:, :, 0], normal(5, 40, 3).to(dtype), weight, bias, None, None, slots),
         ):  # fmt: skip
-            assert_same(*on_both(*call), dtype)
+            check(*call, device=device, dtype=dtype)
 
 
 @pytest.fixture
@@ -169,7 +166,7 @@ def modeling(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_stands_under_transformers(modeling, dtype):
+def test_what_stands_under_transformers(modeling, dtype, device):
     normal = random(6)
     with integration.enable(reference=True):
         assert len(integration.replaced()[modeling.__name__]) == 4
@@ -178,14 +175,26 @@ def test_what_stands_under_transformers(modeling, dtype):
             gates = -torch.rand(2, T, HV), torch.rand(2, T, HV).to(dtype)
             for name in ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"):
                 for state in (None, normal(2, HV, 128, 128)):
-                    assert_same(
-                        *on_both(getattr(modeling, name), *tokens, *gates, initial_state=state,
-                                 output_final_state=True, use_qk_l2norm_in_kernel=True),
-                        dtype,
-                    )  # fmt: skip
+                    check(
+                        getattr(modeling, name),
+                        *tokens,
+                        *gates,
+                        initial_state=state,
+                        output_final_state=True,
+                        use_qk_l2norm_in_kernel=True,
+                        device=device,
+                        dtype=dtype,
+                    )
             x, weight = normal(2, T, 48).to(dtype).transpose(1, 2), normal(48, 4).to(dtype)
-            assert_same(*on_both(modeling.causal_conv1d_fn, x, weight, None, "silu"), dtype)
+            check(modeling.causal_conv1d_fn, x, weight, None, "silu", device=device, dtype=dtype)
         state = normal(2, 48, 4).to(dtype)
-        assert_same(
-            *on_both(modeling.causal_conv1d_update, x[:, :, :1], state, weight, None, "silu"), dtype
+        check(
+            modeling.causal_conv1d_update,
+            x[:, :, :1],
+            state,
+            weight,
+            None,
+            "silu",
+            device=device,
+            dtype=dtype,
         )
