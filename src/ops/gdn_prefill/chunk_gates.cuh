@@ -121,39 +121,51 @@ __device__ __forceinline__ void scan_gates(const PrefillProblem& p, const ChunkI
       make_float2(here ? beta.x : 0.0f, both_here ? beta.y : 0.0f);
 }
 
-// By the 128 threads of an auxiliary warpgroup: the first half writes what the state warpgroups
-// need, the second what its own masks need. With the L2 norm, masks.key and masks.row_p are there
-// already.
-__device__ __forceinline__ void make_factors(const PrefillProblem& p,
+// After the scan: whether the chunk is mild. The same for all threads.
+template <class Io>
+__device__ __forceinline__ bool is_mild(const std::uint32_t (&gates)[2][64]) {
+  if constexpr (std::is_same_v<Io, __half>) return false;
+  return __all_sync(device::kFullWarp, __uint_as_float(gates[0][63]) >= kMildLog2) != 0;
+}
+
+// By the 128 threads of an auxiliary warpgroup, a warp for the 16 tokens of its rows: half of it
+// writes what the state warpgroups need, the other half what its own masks need. With the L2 norm,
+// masks.key and masks.query of these tokens are there already.
+__device__ __forceinline__ void make_factors(const FusedArguments& arguments, bool mild,
                                              const std::uint32_t (&gates)[2][64],
                                              MaskFactors& masks, Factors& factors, int thread) {
-  const int j = thread & 63;
+  const int j = (thread >> 5) * 16 + (thread & 15);
   const auto* sums = reinterpret_cast<const float*>(gates[0]);
-  const float g = sums[j];
-  const float scale = static_cast<float>(p.scale);
-  const bool normalised = arch::opaque(p.l2norm) != 0;
+  const float g = sums[j], last = sums[63];
+  const bool normalised = arch::opaque(arguments.p.l2norm) != 0;
   const float a = normalised ? masks.key[j] : 1.0f;
-  const float b = normalised ? masks.row_p[j] : scale;
-  if (thread < 64) {
-    const float last = sums[63], entry = exp2_fast(g);
+  const float b = normalised ? masks.query[j] : arguments.scale;
+  if ((thread & 16) == 0) {
+    const float entry = exp2_fast(g);
     factors.entry[j] = entry * a;
     factors.query[j] = entry * b;
-    factors.exit[j] = exp2_fast(last - g) * a;
-    masks.g[j] = g;
-    if (j == 0) factors.decay[0] = exp2_fast(last);
-  } else {
-    const float beta = __uint_as_float(gates[1][j]);
-    const float r1 = sums[15], r2 = sums[31], r3 = sums[47];
-    const float decay = exp2_fast(g - (j < 32 ? r1 : j < 48 ? r2 : r3));  // unused in block 0
-    masks.beta[j] = beta;
-    masks.row_l[j] = beta * a;
-    if (!normalised) masks.row_p[j] = b;
-    masks.block_l[j] = decay * beta * a;
-    masks.block_p[j] = decay * b;
-    if (j < 16) masks.column[0][j] = exp2_fast(r1 - g) * a;
-    if (j < 32) masks.column[1][j] = exp2_fast(r2 - g) * a;
-    if (j < 48) masks.column[2][j] = exp2_fast(r3 - g) * a;
+    if (!mild) factors.exit[j] = exp2_fast(last - g);
+    if (j == 0) {
+      *reinterpret_cast<float2*>(factors.decay) = make_float2(exp2_fast(last), mild ? 1.0f : 0.0f);
+    }
+    return;
   }
+  const float beta = __uint_as_float(gates[1][j]);
+  masks.row_l[j] = beta * a;
+  if (mild) {
+    masks.row_p[j] = b * exp2_fast(g - last);
+    masks.column_t[j] = beta * exp2_fast(last - g);
+    return;
+  }
+  const float r1 = sums[15], r2 = sums[31], r3 = sums[47];
+  const float decay = exp2_fast(g - (j < 32 ? r1 : j < 48 ? r2 : r3));  // unused in block 0
+  masks.row_p[j] = b;
+  masks.column_t[j] = beta;
+  masks.block_l[j] = decay * beta * a;
+  masks.block_p[j] = decay * b;
+  if (j < 16) masks.column[column_start(1) + j] = exp2_fast(r1 - g);
+  if (j < 32) masks.column[column_start(2) + j] = exp2_fast(r2 - g);
+  if (j < 48) masks.column[column_start(3) + j] = exp2_fast(r3 - g);
 }
 
 }  // namespace hyla::gdn

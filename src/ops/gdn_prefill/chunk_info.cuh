@@ -3,7 +3,7 @@
 
 #include "device/dtype.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
-#include "problem/gdn_prefill.h"
+#include "ops/gdn_prefill/fused_arguments.cuh"
 
 namespace hyla::gdn {
 
@@ -11,9 +11,8 @@ struct alignas(16) ChunkInfo {
   int rows;   // tokens; 0: there are no more chunks
   int token;  // the first one
   int head, q_head, k_head, v_head;
-  float rate, bias;               // of a raw gate: log2(alpha) = -rate * softplus(value + bias)
-  std::uint64_t gate, beta;       // addresses of the first token's
-  bool keys_asked, values_asked;  // of the copy engine
+  float rate, bias;          // of a raw gate: log2(alpha) = -rate * softplus(value + bias)
+  std::uint64_t gate, beta;  // addresses of the first token's
 };
 
 // Tokens of a row; offsets that point outside the batch are clamped.
@@ -36,12 +35,12 @@ __device__ __forceinline__ std::uint64_t address_of(const core::TokenView& view,
 }
 
 // What is the same for all chunks of a head.
-__device__ __forceinline__ void set_head(const PrefillProblem& p, int head, ChunkInfo& info) {
-  const int heads = static_cast<int>(p.heads);
+__device__ __forceinline__ void set_head(const FusedArguments& a, int head, ChunkInfo& info) {
+  const PrefillProblem& p = a.p;
   info.head = head;
-  info.q_head = head / (heads / static_cast<int>(p.q_heads));
-  info.k_head = head / (heads / static_cast<int>(p.k_heads));
-  info.v_head = head / (heads / static_cast<int>(p.v_heads));
+  info.q_head = a.by_q(head);
+  info.k_head = a.by_k(head);
+  info.v_head = a.by_v(head);
   if (p.gate.kind == Gate::Kind::kRaw) {
     constexpr float kLog2e = 1.44269504f;
     info.rate = kLog2e * expf(device::load_number(p.gate.A_log.data, p.gate.A_log.dtype,
@@ -58,7 +57,6 @@ __device__ __forceinline__ void set_tokens(const PrefillProblem& p, int token, i
   info.rows = rows;
   info.gate = address_of(p.gate.value, token, info.head);
   info.beta = address_of(p.beta.value, token, info.head);
-  info.keys_asked = info.values_asked = false;
 }
 
 }  // namespace hyla::gdn

@@ -24,6 +24,14 @@ __device__ __forceinline__ std::uint32_t block_offset(int lane) {
   return static_cast<std::uint32_t>((lane & 15) * kBlockPitch + (lane >> 4) * 8) * 2;
 }
 
+// The same for the inverse of a diagonal block, which is kept transposed: its column is written by
+// the thread that finds it. load_matrices_transposed gives a left operand, load_matrices a right one.
+__device__ __forceinline__ std::uint32_t inverse_offset(int lane) {
+  return static_cast<std::uint32_t>(((lane & 7) + (lane >> 4) * 8) * kBlockPitch +
+                                    (lane >> 3 & 1) * 8) *
+         2;
+}
+
 // Where column `column` of a row of a diagonal block lies: 16-byte chunks are XORed with half the
 // row number, so that eight rows of a column lie in different banks.
 __device__ __forceinline__ int diagonal_column(int row, int column) {
@@ -53,27 +61,26 @@ __device__ __forceinline__ void invert_diagonal(InverseScratch& scratch, int war
   }
   // Lanes 16-31 write the zeros above the diagonal and, until they are known, below it.
   const std::uint32_t keep = lane < 16 ? 0xffffffffu : 0u;
-  __half* to = inverse + 8 * (block ^ (lane >> 4)) * kBlockPitch + column;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    to[i * kBlockPitch] = __float2half(__uint_as_float(__float_as_uint(y[i]) & keep));
-  }
+  *reinterpret_cast<uint4*>(inverse + column * kBlockPitch + 8 * (block ^ (lane >> 4))) =
+      make_uint4(pack<__half>(y[0], y[1]) & keep, pack<__half>(y[2], y[3]) & keep,
+                 pack<__half>(y[4], y[5]) & keep, pack<__half>(y[6], y[7]) & keep);
   __syncwarp();
-  // The block below: -D^-1 (C A^-1) with C of L.
-  const std::uint32_t address = arch::shared_address(inverse) + block_offset(lane);
-  std::uint32_t left[4], right[4];
-  arch::load_matrices(left, address);
-  arch::load_matrices_transposed(right, address);
-  const int row = (lane >> 2) + 8, pair = 2 * (lane & 3);
-  const float2 c = *reinterpret_cast<const float2*>(&d[row * 16 + diagonal_column(row, pair)]);
-  const std::uint32_t c_operand[4] = {0u, pack<__half>(c.x, c.y), 0u, 0u};
-  float ca[4] = {};
-  arch::mma_16x8x16<__half>(ca, c_operand, right[0], 0u);
-  const std::uint32_t ca_operand = arch::transpose_matrix(pack<__half>(-ca[2], -ca[3]));
+  // The block below, transposed: -(A^-T C^T) D^-T with C of L.
+  const std::uint32_t address = arch::shared_address(inverse) + inverse_offset(lane);
+  const int row = lane >> 2, pair = 2 * (lane & 3);
+  const float2 c =
+      *reinterpret_cast<const float2*>(&d[(row + 8) * 16 + diagonal_column(row + 8, pair)]);
+  std::uint32_t x[4];
+  arch::load_matrices(x, address);
+  const std::uint32_t left[4] = {x[0], 0u, 0u, 0u};
+  float z[4] = {};
+  arch::mma_16x8x16<__half>(z, left, pack<__half>(c.x, c.y), 0u);
+  arch::load_matrices_transposed(x, address);
+  const std::uint32_t z_operand[4] = {pack<__half>(-z[0], -z[1]), 0u, 0u, 0u};
   float below[4] = {};
-  arch::mma_16x8x16<__half>(below, left, 0u, ca_operand);
-  *reinterpret_cast<std::uint32_t*>(&inverse[row * kBlockPitch + pair]) =
-      pack<__half>(below[2], below[3]);
+  arch::mma_16x8x16<__half>(below, z_operand, x[3], 0u);
+  *reinterpret_cast<std::uint32_t*>(&inverse[row * kBlockPitch + 8 + pair]) =
+      pack<__half>(below[0], below[1]);
 }
 
 // T_II, then T_IJ for J = I - 1 ... 0, each handed to put(J, values) as an accumulator: rows
@@ -83,10 +90,10 @@ template <class Put>
 __device__ __forceinline__ void invert_blocks(const InverseScratch& scratch, int I, int lane,
                                               Put&& put) {
   const std::uint32_t offset = block_offset(lane);
-  const std::uint32_t own = arch::shared_address(scratch.inverse[I]) + offset;
+  const std::uint32_t own = arch::shared_address(scratch.inverse[I]) + inverse_offset(lane);
   const std::uint32_t lower = arch::shared_address(scratch.lower[0]) + offset;
   std::uint32_t T[3][4];  // T_II, T_I,I-1, T_I,I-2
-  arch::load_matrices(T[0], own);
+  arch::load_matrices_transposed(T[0], own);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     // Defined on every path: else they would be live around the loop over chunks.
@@ -117,7 +124,7 @@ __device__ __forceinline__ void invert_blocks(const InverseScratch& scratch, int
       arch::mma_16x8x16<__half>(sum + 4, T[m], b[2], b[3]);
     }
     std::uint32_t b[4];
-    arch::load_matrices_transposed(b, own - static_cast<std::uint32_t>(distance) * kBlockBytes);
+    arch::load_matrices(b, own - static_cast<std::uint32_t>(distance) * kBlockBytes);
     std::uint32_t left[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) left[i] = pack<__half>(-sum[2 * i], -sum[2 * i + 1]);

@@ -33,6 +33,7 @@ __device__ __forceinline__ void load_value_tiles(Io (&to)[2][kTile], const Fused
 // its chunks.
 template <class Io>
 __device__ __forceinline__ void clear_rows(Io* tile, Io* other, int first, int thread) {
+#pragma unroll 1
   for (int i = thread; i < (64 - first) * 16; i += 128) {
     Io* to = (i & 8 ? other : tile) + (first + (i >> 4)) * 64;
     reinterpret_cast<uint4*>(to)[i & 7] = make_uint4(0, 0, 0, 0);

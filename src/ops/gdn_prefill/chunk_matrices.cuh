@@ -10,8 +10,9 @@
 
 #include "arch/tma.cuh"
 #include "arch/wgmma_n64.cuh"
-#include "ops/gdn_prefill/chunk_inverse.cuh"
-#include "problem/gdn_prefill.h"
+#include "device/dtype.cuh"
+#include "ops/gdn_prefill/chunk_inverse_exact.cuh"
+#include "ops/gdn_prefill/fused_arguments.cuh"
 
 namespace hyla::gdn {
 
@@ -34,10 +35,10 @@ __device__ __forceinline__ void multiply_rows(float (&product)[32], const KeyTil
 // Inverse lengths of the warp's 16 rows of K and Q: both diagonal 8 x 8 blocks of a product with
 // itself, for which the left operand's quadrants are the right operand too.
 template <class Io>
-__device__ __forceinline__ void find_lengths(const PrefillProblem& p, const KeyTiles<Io>& keys,
-                                             MaskFactors& masks, int thread) {
+__device__ __forceinline__ void find_lengths(const FusedArguments& arguments,
+                                             const KeyTiles<Io>& keys, MaskFactors& masks,
+                                             int thread) {
   const int lane = thread & 31, warp = thread >> 5;
-  const float eps = static_cast<float>(p.l2norm_eps);
 #pragma unroll 1
   for (int tensor = 0; tensor < 2; ++tensor) {
     float upper[4] = {}, lower[4] = {};
@@ -54,13 +55,12 @@ __device__ __forceinline__ void find_lengths(const PrefillProblem& p, const KeyT
     const int row = lane >> 2, column = 2 * (lane & 3);
     if (column == (row & 6)) {
       const float sum = row & 1 ? upper[1] : upper[0], sum8 = row & 1 ? lower[3] : lower[2];
-      const float x = rsqrtf(sum + eps), x8 = rsqrtf(sum8 + eps);
+      const float x = rsqrtf(sum + arguments.eps), x8 = rsqrtf(sum8 + arguments.eps);
       const int i = warp * 16 + row;
       if (tensor == 0) {
         masks.key[i] = x, masks.key[i + 8] = x8;
       } else {
-        const float scale = static_cast<float>(p.scale);
-        masks.row_p[i] = scale * x, masks.row_p[i + 8] = scale * x8;
+        masks.query[i] = arguments.scale * x, masks.query[i + 8] = arguments.scale * x8;
       }
     }
   }
@@ -68,10 +68,10 @@ __device__ __forceinline__ void find_lengths(const PrefillProblem& p, const KeyT
 
 // G of the warp's diagonal block: rows l / 4 and l / 4 + 8 of columns 0-7, then row l / 4 + 8 of
 // columns 8-15; zero above the diagonal.
-__device__ __forceinline__ void diagonal_decays(const MaskFactors& masks, int thread,
+__device__ __forceinline__ void diagonal_decays(const std::uint32_t (&gates)[2][64], int thread,
                                                 float2 (&decays)[3]) {
   const int lane = thread & 31, row = lane >> 2, column = 2 * (lane & 3);
-  const float* g = &masks.g[(thread >> 5) * 16];
+  const float* g = reinterpret_cast<const float*>(gates[0]) + (thread >> 5) * 16;
   const float g0 = g[row], g8 = g[row + 8];
   const float2 c0 = *reinterpret_cast<const float2*>(&g[column]);
   const float2 c8 = *reinterpret_cast<const float2*>(&g[column + 8]);
@@ -85,35 +85,15 @@ __device__ __forceinline__ void diagonal_decays(const MaskFactors& masks, int th
   decays[2].y = exp2_fast(second ? g8 - c8.y : kNever);
 }
 
-// Times the keys' inverse lengths.
-__device__ __forceinline__ void normalise(const MaskFactors& masks, int thread, float2 (&f)[3]) {
-  const float* key = &masks.key[(thread >> 5) * 16 + 2 * (thread & 3)];
-  const float2 c0 = *reinterpret_cast<const float2*>(key);
-  const float2 c8 = *reinterpret_cast<const float2*>(key + 8);
-  f[0].x *= c0.x, f[0].y *= c0.y, f[1].x *= c0.x, f[1].y *= c0.y;
-  f[2].x *= c8.x, f[2].y *= c8.y;
-}
-
-// L: the warp's diagonal block in float32.
-__device__ __forceinline__ void store_diagonal(const float (&product)[32],
-                                               const float2 (&decays)[3], bool normalised,
-                                               const MaskFactors& masks, InverseScratch& scratch,
-                                               int thread) {
-  const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
-  const float b0 = masks.row_l[warp * 16 + row], b8 = masks.row_l[warp * 16 + row + 8];
-  float2 f[3] = {decays[0], decays[1], decays[2]};
-  if (normalised) normalise(masks, thread, f);
-  float* to = scratch.diagonal[warp] + row * 16;
-  const int x = diagonal_column(row, column);
+// Columns times the keys' inverse lengths.
+__device__ __forceinline__ void normalise_columns(float (&product)[32], const MaskFactors& masks,
+                                                  int thread) {
+  const float* key = &masks.key[2 * (thread & 3)];
 #pragma unroll
-  for (int J = 0; J < 4; ++J) {
-    if (J != warp) continue;
-    const float* y = product + 8 * J;
-    *reinterpret_cast<float2*>(&to[x]) = make_float2(y[0] * (f[0].x * b0), y[1] * (f[0].y * b0));
-    *reinterpret_cast<float2*>(&to[128 + x]) =
-        make_float2(y[2] * (f[1].x * b8), y[3] * (f[1].y * b8));
-    *reinterpret_cast<float2*>(&to[128 + (x ^ 8)]) =
-        make_float2(y[6] * (f[2].x * b8), y[7] * (f[2].y * b8));
+  for (int j = 0; j < 8; ++j) {
+    const float2 a = *reinterpret_cast<const float2*>(&key[8 * j]);
+    product[4 * j] *= a.x, product[4 * j + 1] *= a.y;
+    product[4 * j + 2] *= a.x, product[4 * j + 3] *= a.y;
   }
 }
 
@@ -130,20 +110,68 @@ __device__ __forceinline__ void masked_block(std::uint32_t (&r)[4], const float 
   r[3] = pack<T>(y[6] * (row8 * c8.x), y[7] * (row8 * c8.y));
 }
 
-// L: the blocks left of it in fp16.
-__device__ __forceinline__ void store_lower(const float (&product)[32], const MaskFactors& masks,
-                                            InverseScratch& scratch, int thread) {
+// The same without column factors.
+template <class T>
+__device__ __forceinline__ void scaled_block(std::uint32_t (&r)[4], const float (&product)[32],
+                                             int J, float row0, float row8) {
+  const float* y = product + 8 * J;
+  r[0] = pack<T>(y[0] * row0, y[1] * row0);
+  r[1] = pack<T>(y[2] * row8, y[3] * row8);
+  r[2] = pack<T>(y[4] * row0, y[5] * row0);
+  r[3] = pack<T>(y[6] * row8, y[7] * row8);
+}
+
+// L: the warp's diagonal block in float32; what is on and above the diagonal is not read.
+__device__ __forceinline__ void store_diagonal(const float (&product)[32], bool mild,
+                                               const std::uint32_t (&gates)[2][64],
+                                               const MaskFactors& masks, InverseScratch& scratch,
+                                               int thread) {
   const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
-  const float b0 = masks.block_l[warp * 16 + row], b8 = masks.block_l[warp * 16 + row + 8];
-  const float* factors = &masks.column[0][0] + (warp - 1) * 48 + column;
+  const float b0 = masks.row_l[warp * 16 + row], b8 = masks.row_l[warp * 16 + row + 8];
+  float2 f[3] = {{b0, b0}, {b8, b8}, {b8, b8}};
+  if (!mild) [[unlikely]] {
+    diagonal_decays(gates, thread, f);
+    f[0].x *= b0, f[0].y *= b0, f[1].x *= b8, f[1].y *= b8, f[2].x *= b8, f[2].y *= b8;
+  }
+  float* diagonal = scratch.diagonal[warp] + row * 16;
+  const int x = diagonal_column(row, column);
+#pragma unroll
+  for (int J = 0; J < 4; ++J) {
+    if (J != warp) continue;
+    const float* y = product + 8 * J;
+    *reinterpret_cast<float2*>(&diagonal[x]) = make_float2(y[0] * f[0].x, y[1] * f[0].y);
+    *reinterpret_cast<float2*>(&diagonal[128 + x]) = make_float2(y[2] * f[1].x, y[3] * f[1].y);
+    *reinterpret_cast<float2*>(&diagonal[128 + (x ^ 8)]) =
+        make_float2(y[6] * f[2].x, y[7] * f[2].y);
+  }
+}
+
+// L: the blocks left of it in fp16.
+__device__ __forceinline__ void store_lower(const float (&product)[32], bool mild,
+                                            const MaskFactors& masks, InverseScratch& scratch,
+                                            int thread) {
+  const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
   const std::uint32_t to = arch::shared_address(scratch.lower[0]) +
                            static_cast<std::uint32_t>(warp * (warp - 1) / 2) * kBlockBytes +
                            block_offset(lane);
+  if (mild) [[likely]] {
+    const float b0 = masks.row_l[warp * 16 + row], b8 = masks.row_l[warp * 16 + row + 8];
+#pragma unroll
+    for (int J = 0; J < 3; ++J) {
+      if (J >= warp) continue;
+      std::uint32_t r[4];
+      scaled_block<__half>(r, product, J, b0, b8);
+      arch::store_matrices(to + J * kBlockBytes, r);
+    }
+    return;
+  }
+  const float block0 = masks.block_l[warp * 16 + row], block8 = masks.block_l[warp * 16 + row + 8];
+  const float* factors = masks.column + column_start(warp) + column;
 #pragma unroll
   for (int J = 0; J < 3; ++J) {
     if (J >= warp) continue;
     std::uint32_t r[4];
-    masked_block<__half>(r, product, J, factors, b0, b8);
+    masked_block<__half>(r, product, J, factors, block0, block8);
     arch::store_matrices(to + J * kBlockBytes, r);
   }
 }
@@ -166,54 +194,89 @@ __device__ __forceinline__ BlockAddress block_address(const Io* tile, int thread
 
 // P into a tile, with a fence for those who read it by products or copies.
 template <class Io>
-__device__ __forceinline__ void store_scores(const float (&product)[32],
-                                             const std::uint32_t (&decays)[3], bool normalised,
+__device__ __forceinline__ void store_scores(const float (&product)[32], bool mild,
+                                             const std::uint32_t (&gates)[2][64],
                                              const MaskFactors& masks, Io* tile, int thread) {
   const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
   const BlockAddress to = block_address(tile, thread);
-  {
-    const float b0 = masks.block_p[warp * 16 + row], b8 = masks.block_p[warp * 16 + row + 8];
-    const float* factors = &masks.column[0][0] + (warp - 1) * 48 + column;
+  const float b0 = masks.row_p[warp * 16 + row], b8 = masks.row_p[warp * 16 + row + 8];
+  float2 f[3];
+  if (mild) [[likely]] {
 #pragma unroll
     for (int J = 0; J < 3; ++J) {
       if (J >= warp) continue;
       std::uint32_t r[4];
-      masked_block<Io>(r, product, J, factors, b0, b8);
+      scaled_block<Io>(r, product, J, b0, b8);
       arch::store_matrices(to(J), r);
     }
-  }
-  const float b0 = masks.row_p[warp * 16 + row], b8 = masks.row_p[warp * 16 + row + 8];
-  float2 f[3];
+    const bool first = column <= row, second = column + 1 <= row;
+    f[0] = make_float2(first ? b0 : 0.0f, second ? b0 : 0.0f);
+    f[1] = make_float2(b8, b8);
+    f[2] = make_float2(first ? b8 : 0.0f, second ? b8 : 0.0f);
+  } else {
+    const float block0 = masks.block_p[warp * 16 + row];
+    const float block8 = masks.block_p[warp * 16 + row + 8];
+    const float* factors = masks.column + column_start(warp) + column;
 #pragma unroll
-  for (int i = 0; i < 3; ++i) f[i] = unpack<__half>(decays[i]);
-  if (normalised) normalise(masks, thread, f);
+    for (int J = 0; J < 3; ++J) {
+      if (J >= warp) continue;
+      std::uint32_t r[4];
+      masked_block<Io>(r, product, J, factors, block0, block8);
+      arch::store_matrices(to(J), r);
+    }
+    diagonal_decays(gates, thread, f);
+    f[0].x *= b0, f[0].y *= b0, f[1].x *= b8, f[1].y *= b8, f[2].x *= b8, f[2].y *= b8;
+  }
 #pragma unroll
   for (int J = 0; J < 4; ++J) {
     if (J != warp) continue;
     const float* y = product + 8 * J;
-    const std::uint32_t r[4] = {pack<Io>(y[0] * (f[0].x * b0), y[1] * (f[0].y * b0)),
-                                pack<Io>(y[2] * (f[1].x * b8), y[3] * (f[1].y * b8)), 0u,
-                                pack<Io>(y[6] * (f[2].x * b8), y[7] * (f[2].y * b8))};
+    const std::uint32_t r[4] = {pack<Io>(y[0] * f[0].x, y[1] * f[0].y),
+                                pack<Io>(y[2] * f[1].x, y[3] * f[1].y), 0u,
+                                pack<Io>(y[6] * f[2].x, y[7] * f[2].y)};
     arch::store_matrices(to(J), r);
   }
   arch::fence_async_proxy();
 }
 
-// T' = T diag(beta) into a tile, with the fence.
+// T' = diag(a) T diag(beta), mild: diag(a) T diag(beta 2^(g_last - g)), into a tile, with the fence.
 template <class Io>
-__device__ __forceinline__ void store_inverse(const InverseScratch& scratch,
+__device__ __forceinline__ void store_inverse(const InverseScratch& scratch, bool normalised,
                                               const MaskFactors& masks, Io* tile, int thread) {
-  const int lane = thread & 31, column = 2 * (lane & 3);
-  const float* beta = &masks.beta[column];
+  const int lane = thread & 31, warp = thread >> 5, column = 2 * (lane & 3);
+  const float* factors = &masks.column_t[column];
   const BlockAddress to = block_address(tile, thread);
-  invert_blocks(scratch, thread >> 5, lane, [&](int J, const float(&t)[8]) {
-    const float2 b0 = *reinterpret_cast<const float2*>(&beta[J * 16]);
-    const float2 b8 = *reinterpret_cast<const float2*>(&beta[J * 16 + 8]);
+  Overflow<Io> overflow;
+  invert_blocks(scratch, warp, lane, [&](int J, float(&t)[8]) {
+    const float2 b0 = *reinterpret_cast<const float2*>(&factors[J * 16]);
+    const float2 b8 = *reinterpret_cast<const float2*>(&factors[J * 16 + 8]);
+    if (normalised) [[unlikely]] {
+      const float* key = &masks.key[warp * 16 + (lane >> 2)];
+      const float a0 = key[0], a8 = key[8];
+      t[0] *= a0, t[1] *= a0, t[4] *= a0, t[5] *= a0;
+      t[2] *= a8, t[3] *= a8, t[6] *= a8, t[7] *= a8;
+    }
     const std::uint32_t r[4] = {
         pack<Io>(t[0] * b0.x, t[1] * b0.y), pack<Io>(t[2] * b0.x, t[3] * b0.y),
         pack<Io>(t[4] * b8.x, t[5] * b8.y), pack<Io>(t[6] * b8.x, t[7] * b8.y)};
     arch::store_matrices(to(J), r);
+    // An infinity anywhere in the row makes one here: all blocks go into the last one.
+    if (J == 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) overflow.look_at(r[i]);
+    }
   });
+  if (overflow.any()) [[unlikely]] {
+    __syncwarp();
+    char* bytes = reinterpret_cast<char*>(tile);
+    solve_rows(scratch, warp, lane, [&](int i, int j, float t) {
+      if (normalised) t *= masks.key[i];
+      const std::uint32_t at =
+          arch::swizzled(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j >> 3));
+      *reinterpret_cast<Io*>(bytes + at + 2 * (j & 7)) =
+          device::from_float<Io>(t * masks.column_t[j]);
+    });
+  }
   arch::fence_async_proxy();
 }
 

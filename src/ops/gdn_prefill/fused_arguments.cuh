@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include "device/divider.h"
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
@@ -10,17 +11,37 @@ namespace hyla::gdn {
 // Tiles of 64 tokens by 64 columns of one head.
 struct FusedMaps {
   CUtensorMap q, k, v, out;
+  CUtensorMap final;  // 32 keys by 64 value rows of a state; only with final_tiles
 };
 
 struct FusedArguments {
   FusedMaps maps;
   PrefillProblem p;
-  int tasks = 0;  // sequences times heads
+  int tasks = 0;             // sequences times heads
+  bool final_tiles = false;  // final states can leave by the copy engine
+  // Of p, in the form that costs a kernel least.
+  float scale = 0, eps = 0;
+  device::Divider by_heads;          // task to its sequence's rank
+  device::Divider by_q, by_k, by_v;  // head to that of q, k, v
   // Not for the fused kernel.
   void* records = nullptr;  // [chunk slots, heads] Record
   float* states = nullptr;  // see segments.cuh
   int parts = 1;
   bool transfers = false;
 };
+
+inline void set_constants(FusedArguments& a) {
+  const PrefillProblem& p = a.p;
+  a.tasks = static_cast<int>(p.sequences.rows * p.heads);
+  a.scale = static_cast<float>(p.scale);
+  a.eps = static_cast<float>(p.l2norm_eps);
+  const auto divider = [](std::int64_t n) {
+    return device::Divider(static_cast<std::uint32_t>(n));
+  };
+  a.by_heads = divider(p.heads);
+  a.by_q = divider(p.heads / p.q_heads);
+  a.by_k = divider(p.heads / p.k_heads);
+  a.by_v = divider(p.heads / p.v_heads);
+}
 
 }  // namespace hyla::gdn

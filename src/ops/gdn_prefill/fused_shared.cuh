@@ -27,7 +27,7 @@ struct FusedShared {
   ChunkInfo chunks[2][4];
   ChunkCursor cursors[2];
   Task tasks[2];  // of the state warpgroups
-  std::uint16_t order[kRankedRows];
+  RankedRows ranked;
   arch::Mbarrier keys_full[kKeyStages], keys_empty[kKeyStages];
   arch::Mbarrier values_full[kValueStages], values_empty[kValueStages];
   arch::Mbarrier inverse_full[kPreparedStages], inverse_empty[kPreparedStages];

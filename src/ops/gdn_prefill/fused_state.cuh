@@ -2,6 +2,7 @@
 // rows of the state.
 #pragma once
 
+#include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/fused_shared.cuh"
 #include "ops/gdn_prefill/state_chain.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
@@ -14,6 +15,7 @@ template <class Io>
 struct FusedPipe {
   static constexpr bool kRoomy = false;
   FusedShared<Io>& s;
+  const FusedArguments& a;
   const int half;
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) & 31; }
@@ -21,6 +23,48 @@ struct FusedPipe {
     return key_stage(static_cast<std::uint32_t>(n));
   }
   static __device__ __forceinline__ int turn(int n) { return n >> 1 & 1; }
+
+  const __device__ __forceinline__ ChunkInfo& info(int n) const {
+    return s.chunks[n & 1][n >> 1 & 3];
+  }
+
+  // While products run, each warpgroup its half of the columns: warp 1 the keys and warp 2 the
+  // queries of chunk n + 2, whose place chunk n - 1 has left, warp 3 the values of chunk n + 1.
+  // Warp 0 is busy with O.
+  __device__ __forceinline__ void ask_ahead(int n) const {
+    const auto warp = static_cast<int>(arch::uniform(threadIdx.x >> 5 & 3));
+    if (warp == 0 || n == 0) return;
+    if (warp == 3) {
+      const ChunkInfo& next = info(n + 1);
+      if (next.rows == 0) return;
+      const int stage = (n + 1) & 1;
+      arch::wait(s.values_empty[stage], turn(n + 1) ^ 1);
+      ask(s.values[stage][half], a.maps.v, next.v_head, next.token, s.values_full[stage],
+          2 * kTileBytes);
+    } else {
+      const ChunkInfo& next = info(n + 2);
+      if (next.rows == 0) return;
+      const KeyStage k = stage3(n + 2);
+      arch::wait(s.keys_empty[k.stage], k.parity ^ 1);
+      if (warp == 1) {
+        ask(s.keys[k.stage][2 * half], a.maps.k, next.k_head, next.token, s.keys_full[k.stage],
+            4 * kTileBytes);
+      } else {
+        ask(s.keys[k.stage][2 * half + 1], a.maps.q, next.q_head, next.token, s.keys_full[k.stage],
+            0);
+      }
+    }
+  }
+
+  // One tile; whoever of the first warpgroup expects bytes arrives for all.
+  __device__ __forceinline__ void ask(Io* to, const CUtensorMap& map, int head, int token,
+                                      arch::Mbarrier& full, std::uint32_t bytes) const {
+    head = static_cast<int>(arch::uniform(static_cast<std::uint32_t>(head)));
+    token = static_cast<int>(arch::uniform(static_cast<std::uint32_t>(token)));
+    if (lane() != 0) return;
+    if (half == 0 && bytes > 0) arch::arrive_expecting(full, bytes);
+    arch::load_tile(to, map, {half * 64, head, token}, full);
+  }
 
   __device__ __forceinline__ std::uint32_t keys(int n) const {
     return arch::shared_address(s.keys[stage3(n).stage]);
@@ -75,7 +119,7 @@ class FusedState {
       : s(shared),
         a(arguments),
         half(value_half),
-        pipe{shared, value_half},
+        pipe{shared, arguments, value_half},
         chain(pipe, shared.out[value_half], value_half, 3 + value_half) {}
 
   __device__ __forceinline__ void run() {
@@ -85,22 +129,31 @@ class FusedState {
       const int chunks = task().chunks();
       const int rows = task().length - (chunks - 1) * kChunk;  // of the last chunk
       const OutTarget target{a.maps.out, a.p.out, task().head, task().begin};
-      int until_checkpoint = chunks_to_checkpoint(a.p);
+      const int step = chunks_to_checkpoint(a.p);
+      int c = 0;
+      while (c < chunks) {
+        // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
+        const int end = chunks - c <= step ? chunks : c + step;
 #pragma unroll 1
-      for (int c = 0; c < chunks; ++c, ++n) {
-        // Whoever makes T' has cleared the rows past the end before.
-        if (c + 1 == chunks && rows < kChunk) pipe.wait_inverse(n);
-        chain.template chunk<Walk::kOutputs>(n, c, c == 0, target);
-        if (--until_checkpoint == 0) {
-          until_checkpoint = chunks_to_checkpoint(a.p);
-          const int tokens = (c + 1) * kChunk;
-          if (tokens <= task().length) {
-            store_checkpoint(a.p, task().row, tokens, place(), chain.S);
-          }
+        for (; c < end; ++c, ++n) {
+          // Whoever makes T' has cleared the rows past the end before.
+          if (c + 1 == chunks && rows < kChunk) pipe.wait_inverse(n);
+          chain.template chunk<Walk::kOutputs>(n, c, c == 0, target);
+        }
+        const int tokens = c * kChunk;
+        if (c % step == 0 && tokens <= task().length) {
+          store_checkpoint(a.p, task().row, tokens, place(), chain.S);
         }
       }
       if (chunks > 0) chain.store_last_out(n - 1, chunks - 1, rows, target);
-      store_final(a.p, task().row, place(), chain.S);
+      if (a.final_tiles) {
+        const std::int64_t slot = a.p.slots.write_slot(task().row);
+        if (slot != core::kNullSlot) {
+          chain.store_final_tiles(n, a.maps.final, task().head, static_cast<int>(slot));
+        }
+      } else {
+        store_final(a.p, task().row, place(), chain.S);
+      }
     }
     chain.finish();
   }
@@ -114,7 +167,7 @@ class FusedState {
 
   __device__ __forceinline__ bool enter_task(int round) {
     chain.sync();
-    if (chain.thread() == 0 && !find_task(a, s.order, round, task())) task().row = -1;
+    if (chain.thread() == 0 && !find_task(a, s.ranked, round, task())) task().row = -1;
     chain.sync();
     return task().row >= 0;
   }

@@ -13,6 +13,13 @@
 namespace hyla::gdn {
 
 inline constexpr int kRankedRows = 512;  // more sequences than this are taken as they come
+inline constexpr int kKeptRows = 64;     // up to so many, tokens are looked up once
+
+// What a CTA keeps of the sequences, by rank.
+struct RankedRows {
+  std::uint16_t row[kRankedRows];
+  int begin[kKeptRows], length[kKeptRows];  // tokens; length < 0: padding
+};
 
 struct Task {
   int row, head;
@@ -23,13 +30,15 @@ struct Task {
 };
 
 // By all threads of the CTA, with a barrier after it. `lengths` is scratch for kRankedRows numbers.
-__device__ __forceinline__ void rank_rows(const PrefillProblem& p, std::uint16_t* order,
+__device__ __forceinline__ void rank_rows(const PrefillProblem& p, RankedRows& ranked,
                                           int* lengths) {
   const int rows = static_cast<int>(p.sequences.rows);
-  if (rows > kRankedRows || rows == 1) return;
+  if (rows > kRankedRows) return;
   const int own = static_cast<int>(threadIdx.x);
+  int begin = 0;
+  bool padding = false;
   if (own < rows) {
-    int begin;
+    padding = p.slots.read_slot(own) == core::kNullSlot;
     find_tokens(p, own, begin, lengths[own]);
   }
   __syncthreads();
@@ -39,29 +48,38 @@ __device__ __forceinline__ void rank_rows(const PrefillProblem& p, std::uint16_t
     for (int other = 0; other < rows; ++other) {
       rank += lengths[other] > length || (lengths[other] == length && other < own);
     }
-    order[rank] = static_cast<std::uint16_t>(own);
+    ranked.row[rank] = static_cast<std::uint16_t>(own);
+    if (rows <= kKeptRows) {
+      ranked.begin[rank] = begin;
+      ranked.length[rank] = padding ? -1 : length;
+    }
   }
 }
 
 // The CTA's task of this round or, where that is padding, of a later one. False: there is none.
-__device__ __forceinline__ bool find_task(const FusedArguments& a, const std::uint16_t* order,
+__device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedRows& ranked,
                                           int round, Task& task) {
   const PrefillProblem& p = a.p;
   const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
   const int rows = static_cast<int>(p.sequences.rows), heads = static_cast<int>(p.heads);
+#pragma unroll 1
   for (;; ++round) {
-    const std::int64_t index =
-        static_cast<std::int64_t>(round) * ctas + (round & 1 ? ctas - 1 - cta : cta);
-    if (static_cast<std::int64_t>(round) * ctas >= a.tasks) return false;
+    const int first = round * ctas;  // below 2^31: there are at most 2^30 tasks
+    if (first >= a.tasks) return false;
+    const int index = first + (round & 1 ? ctas - 1 - cta : cta);
     if (index >= a.tasks) continue;
-    const int rank = static_cast<int>(index) / heads;
-    const int row = rows > kRankedRows || rows == 1 ? rank : order[rank];
-    if (p.slots.read_slot(row) == core::kNullSlot) continue;
-    task.row = row;
-    task.head = static_cast<int>(index) - rank * heads;
-    find_tokens(p, row, task.begin, task.length);
+    const int rank = a.by_heads(index);
+    task.head = index - rank * heads;
     task.next = round + 1;
-    return true;
+    task.row = rows > kRankedRows ? rank : ranked.row[rank];
+    if (rows <= kKeptRows) {
+      task.begin = ranked.begin[rank];
+      task.length = ranked.length[rank];
+      if (task.length >= 0) return true;
+    } else if (p.slots.read_slot(task.row) != core::kNullSlot) {
+      find_tokens(p, task.row, task.begin, task.length);
+      return true;
+    }
   }
 }
 
@@ -76,18 +94,18 @@ struct ChunkCursor {
     info.rows = kChunk;
   }
 
-  __device__ __forceinline__ void advance(const FusedArguments& a, const std::uint16_t* order,
+  __device__ __forceinline__ void advance(const FusedArguments& a, const RankedRows& ranked,
                                           int chunks) {
     if (info.rows == 0) return;  // there were no more already
     chunk += chunks;
 #pragma unroll 1
     while (chunk * kChunk >= task.length) {
       chunk -= task.chunks();
-      if (!find_task(a, order, task.next, task)) {
+      if (!find_task(a, ranked, task.next, task)) {
         info.rows = 0;
         return;
       }
-      set_head(a.p, task.head, info);
+      set_head(a, task.head, info);
     }
     set_tokens(a.p, task.begin + chunk * kChunk, min(kChunk, task.length - chunk * kChunk), info);
   }

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   arch::fence_async_proxy();
   arch::wait_for_previous_grid();
-  rank_rows(a.p, s.order, reinterpret_cast<int*>(&s.keys));
+  rank_rows(a.p, s.ranked, reinterpret_cast<int*>(&s.keys));
   arch::fence_async_proxy();
   __syncthreads();
   if (group < 2) {

@@ -39,7 +39,7 @@ struct PrepareCursor {
       while (row + 1 < rows && slot >= next_slot(p)) enter(p, row + 1);
       const int chunk = slot - first_chunk_slot(row, begin);
       if (chunk * kChunk >= length || p.slots.read_slot(row) == core::kNullSlot) continue;
-      set_head(p, static_cast<int>(item - static_cast<std::int64_t>(slot) * heads), info);
+      set_head(a, static_cast<int>(item - static_cast<std::int64_t>(slot) * heads), info);
       set_tokens(p, begin + chunk * kChunk, min(kChunk, length - chunk * kChunk), info);
       return true;
     }
@@ -57,14 +57,14 @@ struct PrepareCursor {
   }
 };
 
-// Does one of the warp's tokens not hold to 0 <= beta |k|^2 <= 2? |k|^2 is on the diagonal of K K^T.
+// Does one of the warp's tokens not hold to 0 <= beta |k|^2 <= 2? |k|^2 is on the diagonal of K K^T,
+// whose columns are normalised already.
 __device__ __forceinline__ bool grows(const float (&product)[32], const MaskFactors& masks,
-                                      bool normalised, int thread) {
+                                      int thread) {
   const int lane = thread & 31, warp = thread >> 5, row = lane >> 2;
   if (2 * (lane & 3) != (row & 6)) return false;
   const int i = warp * 16 + row;
-  float b = masks.row_l[i], b8 = masks.row_l[i + 8];
-  if (normalised) b *= masks.key[i], b8 *= masks.key[i + 8];
+  const float b = masks.row_l[i], b8 = masks.row_l[i + 8];
   bool found = false;
 #pragma unroll
   for (int J = 0; J < 4; ++J) {
@@ -82,7 +82,7 @@ struct alignas(1024) PrepareGroup {
   alignas(16) Factors factors;
   InverseScratch scratch;
   MaskFactors masks;
-  std::uint32_t gates[2][64];
+  std::uint32_t gates[2][2][64];
   PrepareCursor cursor;
   ChunkInfo info[2];
   std::int64_t item[2];
@@ -127,8 +127,8 @@ class Prepare {
     sync();
     if (s.info[0].rows == 0) return;
     if (thread < 32) {
-      load_gates(a.p, s.info[0], s.gates, thread);
-      scan_gates(a.p, s.info[0], s.gates, thread);
+      load_gates(a.p, s.info[0], s.gates[0], thread);
+      scan_gates(a.p, s.info[0], s.gates[0], thread);
     }
 #pragma unroll 1
     for (int n = 0; s.info[n & 1].rows > 0; ++n) chunk(n, stride);
@@ -172,43 +172,41 @@ class Prepare {
     }
     if (normalised) {
       arch::wait(s.queries_full, place);
-      find_lengths(a.p, s.keys, s.masks, thread);
+      find_lengths(a, s.keys, s.masks, thread);
     }
     float product[32];
     multiply_rows(product, s.keys, 0);
     sync();  // gates and lengths are there, the chunk before has left
-    make_factors(a.p, s.gates, s.masks, s.factors, thread);
+    const bool mild = is_mild<Io>(s.gates[place]);
+    make_factors(a, mild, s.gates[place], s.masks, s.factors, thread);
     if (thread == 96) find(place ^ 1, stride);
     sync();
-    float2 exact[3];
-    diagonal_decays(s.masks, thread, exact);
     arch::wgmma_wait<0>();
     arch::pin(product);
-    store_diagonal(product, exact, normalised, s.masks, s.scratch, thread);
-    store_lower(product, s.masks, s.scratch, thread);
-    const bool own_grows = grows(product, s.masks, normalised, thread);
+    if (normalised) normalise_columns(product, s.masks, thread);
+    store_diagonal(product, mild, s.gates[place], s.masks, s.scratch, thread);
+    store_lower(product, mild, s.masks, s.scratch, thread);
+    const bool own_grows = grows(product, s.masks, thread);
     arch::wait(s.queries_full, place);
     multiply_rows(product, s.keys, 1);
     const bool more = s.info[place ^ 1].rows > 0;
-    if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates, thread);
+    if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
     invert_diagonal(s.scratch, thread >> 5, thread & 31);
     arch::wgmma_wait<0>();
     arch::pin(product);
     // All have read the keys, all diagonal blocks are inverted.
     const bool chunk_grows = arch::sync_any(barrier, 128, own_grows);
     if (thread == 0) {
-      s.factors.decay[2] = chunk_grows ? kNeverForgets : s.masks.g[63] + kErasedLog2;
+      s.factors.decay[2] =
+          chunk_grows ? kNeverForgets : __uint_as_float(s.gates[place][0][63]) + kErasedLog2;
     }
     if (thread == 32 && more) ask_keys(place ^ 1);
     __syncwarp();
-    std::uint32_t decays[3];
-#pragma unroll
-    for (int i = 0; i < 3; ++i) decays[i] = pack<__half>(exact[i].x, exact[i].y);
     clear_upper(s.scores(), thread);
     clear_upper(s.inverse(), thread);
-    store_scores(product, decays, normalised, s.masks, s.scores(), thread);
-    store_inverse(s.scratch, s.masks, s.inverse(), thread);
-    if (thread < 32 && more) scan_gates(a.p, s.info[place ^ 1], s.gates, thread);
+    store_scores(product, mild, s.gates[place], s.masks, s.scores(), thread);
+    store_inverse(s.scratch, normalised, s.masks, s.inverse(), thread);
+    if (thread < 32 && more) scan_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
     sync();
     if (thread == 0) {
       Record<Io>& record = records[s.item[place]];

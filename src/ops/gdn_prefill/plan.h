@@ -25,9 +25,9 @@ struct PlanShape {
   }
 };
 
-// A chunk takes 2.78 us with everything in one CTA; a task its states.
+// A chunk takes 2.42 us with everything in one CTA; a task its states.
 inline double fused_us(const PlanShape& s) {
-  return 3.6 + s.waves(static_cast<double>(s.tasks())) * (s.chunks() * 2.78 + 5.5);
+  return 3.6 + s.waves(static_cast<double>(s.tasks())) * (s.chunks() * 2.42 + 3);
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.

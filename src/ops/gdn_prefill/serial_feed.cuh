@@ -143,7 +143,7 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
   constexpr std::uint32_t kTiles = 3 + (kOut ? 3 : 0) + (kValues ? Ring::kBlocks : 0);
   const auto* records = static_cast<const Record<Io>*>(a.records);
   ChunkInfo info;
-  set_head(a.p, task.head, info);
+  set_head(a, task.head, info);
   const int slot = first_chunk_slot(task.row, task.begin);
   for (int c = from; c < to; ++c, ++n) {
     const SerialStage at = serial_stage(n);

@@ -18,7 +18,7 @@
 
 #include "arch/matrix.cuh"
 #include "arch/named_barrier.cuh"
-#include "arch/tma.cuh"
+#include "arch/tma_states.cuh"
 #include "arch/wgmma_n128.cuh"
 #include "arch/wgmma_n64.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
@@ -77,7 +77,13 @@ class StateChain {
     multiply_state(x, keys);
     if constexpr (kOut) multiply_state(o, keys + kTileBytes);
     if constexpr (kOut && !Pipe::kRoomy) {
-      if (!first) leave(n - 1, c - 1, out, target);
+      pipe.ask_ahead(n);
+      __syncwarp();
+      if (first) {
+        free_tiles();
+      } else {
+        leave(n - 1, c - 1, out, target);
+      }
     }
 
     std::uint32_t v[16];
@@ -123,18 +129,23 @@ class StateChain {
     if constexpr (kOut && Pipe::kRoomy) arch::pin(o);
     pipe.release_inverse(n);
 
-    std::uint32_t u[16], ru[16];
+    std::uint32_t u[16];
+    if (factors.decay[1] == 0.0f) [[unlikely]] {
+      // Not mild: the decay to the end of the chunk goes into the update only.
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
-      ru[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
-      ru[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
-      if constexpr (kOut) {
-        u[2 * j] = pack<Io>(x[4 * j], x[4 * j + 1]);
-        u[2 * j + 1] = pack<Io>(x[4 * j + 2], x[4 * j + 3]);
+      for (int j = 0; j < 8; ++j) {
+        const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
+        u[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
+        u[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
       }
+      update(u, keys);
+      arch::wgmma_wait<0>();
+      arch::pin(S);
+      pack_tokens(u);
+    } else {
+      pack_tokens(u);
+      update(u, keys);
     }
-    update(ru, keys);
     if constexpr (kOut) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
@@ -172,6 +183,36 @@ class StateChain {
       *reinterpret_cast<uint4*>(static_cast<Io*>(target.view.data) + to) =
           *reinterpret_cast<const uint4*>(tile + arch::swizzled(static_cast<std::uint32_t>(row),
                                                                 static_cast<std::uint32_t>(part)));
+    }
+  }
+
+  // S after chunk n - 1, by the copy engine: four tiles of 32 keys, in turns through the two that
+  // are there for O. Whoever uses these next calls free_tiles before.
+  __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
+                                                    int slot) {
+    const auto row = static_cast<std::uint32_t>((thread() >> 5) * 16 + (thread() >> 2 & 7));
+    const auto pair = static_cast<std::uint32_t>(thread() & 3);
+    // Rows r and r + 8 have the same swizzle.
+    const std::uint32_t at = row * 128 + (pair & 1) * 8, chunk = (pair >> 1) ^ (row & 7);
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      Io* tile = tiles[(n + part) & 1];
+      if (thread() == 0) arch::wait_for_store_reads<1>();
+      sync();
+      char* to = reinterpret_cast<char*>(tile) + at;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* x = &S[16 * part + 4 * i];
+        const std::uint32_t offset = (chunk ^ static_cast<std::uint32_t>(2 * i)) << 4;
+        *reinterpret_cast<float2*>(to + offset) = make_float2(x[0], x[1]);
+        *reinterpret_cast<float2*>(to + offset + 1024) = make_float2(x[2], x[3]);
+      }
+      arch::fence_async_proxy();
+      sync();
+      if (thread() == 0) {
+        arch::store_tile_4d(map, {32 * part, half * 64, head, slot}, tile);
+        arch::commit_stores();
+      }
     }
   }
 
@@ -227,6 +268,17 @@ class StateChain {
 #pragma unroll
     for (int i = 0; i < 4; ++i) arch::wgmma_n128_mn<Io>(S, left + 4 * i, keys + 128 * i, true);
     arch::wgmma_commit();
+  }
+
+  __device__ __forceinline__ void pack_tokens(std::uint32_t (&u)[16]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) u[i] = pack<Io>(x[2 * i], x[2 * i + 1]);
+  }
+
+  // Nothing that was stored from the tiles of O is still to be read.
+  __device__ __forceinline__ void free_tiles() {
+    if (thread() == 0) arch::wait_for_store_reads<0>();
+    sync();
   }
 
   __device__ __forceinline__ void pack_out(std::uint32_t (&out)[16]) {

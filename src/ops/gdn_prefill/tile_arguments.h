@@ -10,6 +10,7 @@
 
 namespace hyla::gdn {
 
+inline constexpr std::int64_t kMostTasks = std::int64_t{1} << 30;
 inline constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max() - 64;
 
 // Tiles of 64 tokens by 64 columns of one head. The stride of a dimension of one is not looked at.
@@ -26,6 +27,22 @@ inline device::TiledTensor tiles(const core::TokenView& view, std::int64_t heads
   return t;
 }
 
+// Tiles of 32 keys by 64 value rows of a state. The stride of a dimension of one is not looked at.
+inline device::TiledTensor state_tiles(const PrefillProblem& p) {
+  const PoolView& pool = p.final;
+  device::TiledTensor t;
+  t.data = pool.data;
+  t.dtype = pool.dtype;
+  t.rank = 4;
+  t.shape[0] = p.K, t.shape[1] = p.V, t.shape[2] = p.heads;
+  t.shape[3] = std::max<std::int64_t>(1, pool.slots);
+  t.strides[0] = pool.v_stride;
+  t.strides[1] = p.heads > 1 ? pool.head_stride : p.K * p.V;
+  t.strides[2] = pool.slots > 1 ? pool.slot_stride : p.heads * p.K * p.V;
+  t.tile[0] = 32, t.tile[1] = 64, t.tile[2] = t.tile[3] = 1;
+  return t;
+}
+
 // Pairs along K are accessed at once.
 inline bool paired(const PoolView& pool) {
   if (!pool.present() || pool.k_stride != 1) return true;
@@ -39,7 +56,7 @@ inline const char* prefill_tiles_refuse(const PrefillProblem& p, const Context& 
   if (p.q.dtype == DType::kFloat32) return "takes bfloat16 and float16";
   if (p.checkpoint_offsets.present()) return "takes checkpoints every n tokens only";
   if (p.sequences.tokens > kMostTokens) return "more than 2^31 tokens";
-  if (p.sequences.rows * p.heads > kMostTokens) return "more than 2^31 heads of sequences";
+  if (p.sequences.rows * p.heads > kMostTasks) return "more than 2^30 heads of sequences";
   const std::int64_t total = p.sequences.tokens;
   for (const device::TiledTensor& t :
        {tiles(p.q, p.q_heads, p.K, total), tiles(p.k, p.k_heads, p.K, total),
@@ -55,12 +72,16 @@ inline const char* prefill_tiles_refuse(const PrefillProblem& p, const Context& 
 inline FusedArguments arguments(const PrefillProblem& p) {
   const std::int64_t total = p.sequences.tokens;
   FusedArguments a;
-  a.maps = {device::tensor_map(tiles(p.q, p.q_heads, p.K, total)),
-            device::tensor_map(tiles(p.k, p.k_heads, p.K, total)),
-            device::tensor_map(tiles(p.v, p.v_heads, p.V, total)),
-            device::tensor_map(tiles(p.out, p.heads, p.V, total))};
+  a.maps.q = device::tensor_map(tiles(p.q, p.q_heads, p.K, total));
+  a.maps.k = device::tensor_map(tiles(p.k, p.k_heads, p.K, total));
+  a.maps.v = device::tensor_map(tiles(p.v, p.v_heads, p.V, total));
+  a.maps.out = device::tensor_map(tiles(p.out, p.heads, p.V, total));
   a.p = p;
-  a.tasks = static_cast<int>(p.sequences.rows * p.heads);
+  set_constants(a);
+  const device::TiledTensor final = state_tiles(p);
+  a.final_tiles = p.final.dtype == DType::kFloat32 && p.final.k_stride == 1 &&
+                  device::refuses_tiles(final) == nullptr;
+  if (a.final_tiles) a.maps.final = device::tensor_map(final);
   return a;
 }
 
