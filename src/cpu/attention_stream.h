@@ -171,17 +171,23 @@ class Stream {
 
   // Rows of a head, converted.
   void convert(const TensorView& view, const TensorView& scales, std::int64_t first,
-               std::int64_t head, std::int64_t dim, const char** rows) const {
+               std::int64_t head, std::int64_t dim, const char* const* from,
+               const char** rows) const {
     const std::int64_t stride = lines_stride(p_.queries), used = dim / Op::kSummed;
+    const std::int64_t offset = (tile_.head + head) * head_bytes(view);
     for (std::int64_t i = 0; i < kStreamKeys; ++i) {
       float* line = lines_ + i * stride;
       rows[i] = reinterpret_cast<const char*>(line);
       if (first + i >= tile_.keys.end) continue;  // some numbers; nobody sees them
-      const CacheRow at = cache_row(p_.cache, tile_.row, first + i);
-      load_cache_row(view, scales, at, tile_.head + head, dim, line_);
-      store_elements<Op>(line_, dim, line);
+      float* floats = Op::kSummed == 1 ? line : line_;
+      load_stored(from[i] + offset, view.dtype, 0, dim, floats);
+      if (scales.present()) {
+        const CacheRow at = cache_row(p_.cache, tile_.row, first + i);
+        apply_scales(scales, at, tile_.head + head, dim, floats);
+      }
+      if constexpr (Op::kSummed == 2) store_elements<Op>(line_, dim, line);
       // Keys and values share the lines.
-      std::memset(line + used, 0, static_cast<std::size_t>(stride - used) * sizeof(float));
+      for (std::int64_t j = used; j < stride; ++j) line[j] = 0.0f;
     }
   }
 
@@ -239,7 +245,7 @@ class Stream {
     }
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const char* lines[kStreamKeys];
-      convert(k, p_.cache.k_scales, first, head, p_.queries.head_dim, lines);
+      convert(k, p_.cache.k_scales, first, head, p_.queries.head_dim, rows, lines);
       ask_for(next, k, head);
       for (std::int64_t key = 0; key < kStreamKeys; key += kKeys) {
         score_keys(lines, lines, 0, head, key);
@@ -323,7 +329,9 @@ class Stream {
       const std::int64_t offset = (tile_.head + head) * head_bytes(v);
       if (!in_one) ahead = {next, offset, row_bytes(v)};
       const char* lines[kStreamKeys];
-      if (!direct_) convert(v, p_.cache.v_scales, first, head, p_.queries.value_dim, lines);
+      if (!direct_) {
+        convert(v, p_.cache.v_scales, first, head, p_.queries.value_dim, rows, lines);
+      }
       for (std::int64_t group = 0; group < groups_; ++group) {
         const std::int64_t i = head * groups_ + group;
         soften(i);

@@ -88,25 +88,34 @@ HYLA_INLINE void prefetch_cache_row(const TensorView& values, const CacheRow& at
   for (std::int64_t i = 0; i < dim * size; i += 64) __builtin_prefetch(line + i);
 }
 
-inline void load_cache_row(const TensorView& values, const TensorView& scales, const CacheRow& at,
-                           std::int64_t head, std::int64_t dim, float* to) {
-  const std::int64_t offset = at.offset(values, head);
-  if (values.dtype == DType::kFloat8E4M3) {
-    const std::uint8_t* from = static_cast<const std::uint8_t*>(values.data) + offset;
+// Numbers as they are stored, without their scales.
+inline void load_stored(const void* data, DType dtype, std::int64_t offset, std::int64_t dim,
+                        float* to) {
+  if (dtype == DType::kFloat8E4M3) {
+    const std::uint8_t* from = static_cast<const std::uint8_t*>(data) + offset;
     for (std::int64_t d = 0; d < dim; ++d) to[d] = e4m3_value(from[d]);
-  } else if (values.dtype == DType::kInt8) {
-    const std::int8_t* from = static_cast<const std::int8_t*>(values.data) + offset;
+  } else if (dtype == DType::kInt8) {
+    const std::int8_t* from = static_cast<const std::int8_t*>(data) + offset;
     for (std::int64_t d = 0; d < dim; ++d) to[d] = static_cast<float>(from[d]);
   } else {
-    load_line(values.data, values.dtype, offset, 1, dim, to);
+    load_line(data, dtype, offset, 1, dim, to);
   }
-  if (!scales.present()) return;
+}
+
+inline void apply_scales(const TensorView& scales, const CacheRow& at, std::int64_t head,
+                         std::int64_t dim, float* to) {
   const std::int64_t runs = scales.shape[scales.rank - 1], run = dim / runs;
   const float* scale = static_cast<const float*>(scales.data) + at.offset(scales, head);
   for (std::int64_t i = 0; i < runs; ++i) {
     const float factor = scale[i * scales.strides[scales.rank - 1]];
     for (std::int64_t d = i * run; d < (i + 1) * run; ++d) to[d] *= factor;
   }
+}
+
+inline void load_cache_row(const TensorView& values, const TensorView& scales, const CacheRow& at,
+                           std::int64_t head, std::int64_t dim, float* to) {
+  load_stored(values.data, values.dtype, at.offset(values, head), dim, to);
+  if (scales.present()) apply_scales(scales, at, head, dim, to);
 }
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
