@@ -53,12 +53,12 @@ TEST_F(GpuPrefill, EveryDim) {
     check_all(problem, CaseOptions::plain());
     check_all(problem, CaseOptions::drawn(seed));
   }
-  // Long enough for two parts, and more tasks than multiprocessors.
-  for (const char* dims : {"k=64,v=64", "k=96,v=192", "k=128,v=256", "k=40,v=72"}) {
-    EXPECT_GE(check_all(std::string("gdn_prefill:lens=1500+700,hq=1,hv=2,layout=kv,io=f16,") + dims,
+  // Long enough for two parts, and many short ones.
+  for (const char* dims : {"k=64,v=64", "k=96,v=192", "k=128,v=256", "k=40,v=72", "k=256,v=256"}) {
+    EXPECT_GE(check_all(std::string("gdn_prefill:lens=700,hq=1,hv=2,layout=kv,io=f16,") + dims,
                         CaseOptions::plain()),
               2);
-    EXPECT_GE(check_all(std::string("gdn_prefill:lens=65x40,hq=2,hv=4,norm=1,gate=raw,") + dims,
+    EXPECT_GE(check_all(std::string("gdn_prefill:lens=65x12,hq=1,hv=2,norm=1,gate=raw,") + dims,
                         CaseOptions::plain()),
               2);
   }
@@ -147,7 +147,7 @@ TEST_F(GpuPrefill, Segments) {
 // Heads that forget everything inside a segment and heads that forget nothing, gates that wipe, keys
 // that let the recurrence grow: what a segment forgets is found on the device.
 TEST_F(GpuPrefill, SegmentsThatForget) {
-  const std::string problem = "gdn_prefill:lens=4000,hq=1,hv=2,gate=log,seed=21";
+  const std::string problem = "gdn_prefill:lens=2500,hq=1,hv=2,gate=log,seed=21";
   const auto with = [&](const char* what, auto&& alpha) {
     Call call = random_call(parse_problem(problem));
     fill(params(call).gate.value,
@@ -159,9 +159,9 @@ TEST_F(GpuPrefill, SegmentsThatForget) {
     return (token + 17 * head) % 450 == 5 ? -INFINITY : x / 50;
   });
   with("a decay that ends in the middle",
-       [](std::int64_t token, int, double) { return token < 2000 ? -1.5 : 0.0; });
+       [](std::int64_t token, int, double) { return token < 1250 ? -1.5 : 0.0; });
   with("a decay that begins in the middle",
-       [](std::int64_t token, int, double) { return token > 2000 ? -1.5 : 0.0; });
+       [](std::int64_t token, int, double) { return token > 1250 ? -1.5 : 0.0; });
   // |k| = 2 and beta = 1: tokens that multiply by -3 along their key, under decays that win.
   Call grows = random_call(parse_problem(problem));
   fill(params(grows).k, [](std::int64_t, double x) { return 2 * x; });

@@ -20,6 +20,7 @@ PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   const double keys = static_cast<double>(p.q_heads + p.k_heads) / static_cast<double>(p.heads);
   s.head_bytes = 2.0 * kChunk * (keys * static_cast<double>(p.K) + 2 * static_cast<double>(p.V)) +
                  static_cast<double>(kRecordBytes);
+  if (!p.initial.present()) s.task_us = 3;
   return s;
 }
 

@@ -14,6 +14,7 @@ struct PlanShape {
   int multiprocessors = 0;
   int blocks = 2;         // of 64 value rows
   double head_bytes = 0;  // of a chunk and head in memory: q, k, v, out and what is prepared
+  double task_us = 5.7;   // of a task's states in cuda_fused, read and written
 
   std::int64_t tasks() const { return rows * heads; }
   double chunks() const {  // of a sequence
@@ -25,9 +26,9 @@ struct PlanShape {
   }
 };
 
-// A chunk takes 2.42 us with everything in one CTA; a task its states.
+// A chunk takes 2.43 us with everything in one CTA; a task its states.
 inline double fused_us(const PlanShape& s) {
-  return 3.6 + s.waves(static_cast<double>(s.tasks())) * (s.chunks() * 2.42 + 3);
+  return 5.8 + s.waves(static_cast<double>(s.tasks())) * (s.chunks() * 2.43 + s.task_us);
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
@@ -42,7 +43,8 @@ inline double block_us(const PlanShape& s) {
 
 // T', P and factors of all chunks, four warpgroups a multiprocessor.
 inline double prepare_us(const PlanShape& s) {
-  return 6 + 1.4 * std::max(3.0, s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors);
+  return 3.5 +
+         1.45 * std::max(3.0, s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors);
 }
 
 // How the chunks are walked over: parts of a sequence, blocks of value rows on a multiprocessor.
@@ -53,10 +55,11 @@ struct Walks {
 
 // `ctas` of one or two blocks walk over `chunks` each with outputs; no faster than the memory.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
-  const double chunk = blocks_a_cta == 2 ? 1.5 : 4 * ctas <= 3 * s.multiprocessors ? 1.08 : 1.16;
+  const bool crowded = 4 * ctas > 3 * s.multiprocessors;
+  const double chunk = blocks_a_cta == 2 ? 1.5 : crowded ? 1.16 : 1.08;
   constexpr double kBytesPerUs = 4.05e6;
   const double memory = s.chunks() * static_cast<double>(s.tasks()) * s.head_bytes / kBytesPerUs;
-  return 7 + std::max(s.waves(ctas) * chunks * chunk, memory);
+  return (crowded ? 10 : 7) + std::max(s.waves(ctas) * chunks * chunk, memory);
 }
 
 // One walk, or two parts of which the second catches up without outputs, in 3/4 of the time.
@@ -64,13 +67,13 @@ inline Walks split_walks(const PlanShape& s) {
   const auto ctas = static_cast<double>(s.tasks() * s.blocks);
   Walks walks{1, 1, serial_us(s, ctas, s.chunks(), 1)};
   if (2 * ctas <= s.multiprocessors && s.chunks() > 8) {
-    walks = {2, 1, serial_us(s, 2 * ctas, 0.8 * s.chunks(), 1)};
+    walks = {2, 1, serial_us(s, 2 * ctas, 0.84 * s.chunks(), 1)};
   }
   if (s.blocks % 2 == 0) {
     const double us = serial_us(s, ctas / 2, s.chunks(), 2);
     if (us < walks.us) walks = {1, 2, us};
   }
-  walks.us += prepare_us(s);
+  walks.us += prepare_us(s) + 0.06 * static_cast<double>(s.tasks());
   return walks;
 }
 
@@ -99,7 +102,7 @@ inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // in front of those there is a round of short walks for every 2/3 of a wave too many.
   const double ctas = 2 * (tasks * (parts - 1) + heavy * (parts - 2));
   const double rounds = std::ceil(1.5 * std::max(0.0, ctas / (2.0 * s.multiprocessors) - 1));
-  const double transfer = 9 + 1.05 * (rounds * light + length);
+  const double transfer = 14 + 1.05 * (rounds * light + length);
   const int rows = state_rows(s, parts);
   const double states = 3 + s.waves(heavy * 128 / rows) * (rows == 4 ? 1.5 : 1.9) * (parts - 2);
   return prepare_us(s) + transfer + states +

@@ -1,0 +1,61 @@
+// The cost model of chunked prefill: what it proposes can be run, and more work never takes less.
+#include "ops/gdn_prefill/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "testing/random.h"
+
+namespace hyla::gdn {
+namespace {
+
+PlanShape shape(std::int64_t rows, std::int64_t heads, std::int64_t length) {
+  PlanShape s{rows, heads, rows * length, 132};
+  s.head_bytes = 65e3;
+  return s;
+}
+
+PlanShape random_shape(std::int64_t i) {
+  const testing::Random draw(5, "plans");
+  return shape(1 + draw.below(3 * i, 9), std::int64_t{1} << draw.below(3 * i + 1, 7),
+               1 + draw.below(3 * i + 2, 100000));
+}
+
+TEST(PrefillPlan, SegmentsFitTheirMemoryAndTheirSequence) {
+  int found = 0;
+  for (std::int64_t i = 0; i < 2000; ++i) {
+    const PlanShape s = random_shape(i);
+    const Walks walks = segment_walks(s);
+    if (walks.parts == 0) continue;
+    ++found;
+    EXPECT_GE(walks.parts, 3);   // two would need no M, and are what cuda_split does
+    EXPECT_LE(walks.parts, 64);  // one bit a segment in kernel_states.cuh
+    EXPECT_LE(walks.parts, s.chunks());
+    EXPECT_LE(s.tasks() * (walks.parts - 1), kMostSegmentStates);
+    EXPECT_GT(walks.us, 0);
+  }
+  EXPECT_GT(found, 100);
+}
+
+TEST(PrefillPlan, ALongerSequenceIsNotExpectedToBeFaster) {
+  for (std::int64_t heads : {1, 8, 32, 64}) {
+    double fused = 0, split = 0, block = 0;
+    for (std::int64_t length = 1; length < 200000; length = length * 3 / 2 + 1) {
+      const PlanShape s = shape(1, heads, length);
+      EXPECT_GE(fused_us(s), fused);
+      EXPECT_GE(split_walks(s).us, 0.79 * split);  // two parts are shorter than one
+      EXPECT_GE(block_us(s), block);
+      fused = fused_us(s), split = split_walks(s).us, block = block_us(s);
+    }
+  }
+}
+
+TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {
+  const PlanShape one = shape(1, 8, 131072), many = shape(64, 32, 256), tiny = shape(64, 32, 16);
+  EXPECT_LT(segment_walks(one).us, 0.5 * split_walks(one).us);
+  EXPECT_LT(split_walks(one).us, 0.5 * fused_us(one));
+  EXPECT_LT(fused_us(many), block_us(many));
+  EXPECT_LT(block_us(tiny), fused_us(tiny));
+}
+
+}  // namespace
+}  // namespace hyla::gdn
