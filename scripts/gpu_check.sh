@@ -27,7 +27,7 @@ trap 'rm -rf "$logs"' EXIT
 failed=0
 if [ -x "$build/tests/hyla_gpu_tests" ]; then
   # The float64 reference on the CPU takes most of the time, so several processes share the GPU.
-  shards=$(($(nproc) < 8 ? $(nproc) : 8))
+  shards=$(($(nproc) < 16 ? $(nproc) : 16))
   pids=()
   for ((i = 0; i < shards; i++)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$build/tests/hyla_gpu_tests" \
