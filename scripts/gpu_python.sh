@@ -43,6 +43,6 @@ for i in "${!parts[@]}"; do
   echo "gpu-check: ${parts[$i]}"
   tail -n 60 "$logs/$i"
 done
-"$python" python/bench/overhead.py --device cpu --more
-"$python" python/bench/overhead.py --device cuda --more
+"$python" python/bench/overhead.py --rounds 200
+"$python" python/bench/overhead.py --rounds 200 --device cuda --more
 exit "$failed"

@@ -166,7 +166,7 @@ def measure(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--limit", type=float, help="ns that decode's overhead may be; else exit 1")
     parser.add_argument("--more", action="store_true", help="also other ways to make the call")
     parser.add_argument("--json")
