@@ -58,9 +58,14 @@ __global__ void look_up(Operand operand, int batch, int token, const int* encode
   const auto tile = operand.template populate<BN, Alignment>(static_cast<std::uint32_t>(batch),
                                                              static_cast<std::uint32_t>(token));
   for (int i = 0; i < BN; ++i) rows[i] = tile.get_row(static_cast<std::uint32_t>(i));
+  // A tile of one token, and the second half of its head.
   for (int i = 0; i < BN; ++i) {
-    pointers[i] = operand.template block_paged_ptr<1>(static_cast<std::uint32_t>(batch),
-                                                      static_cast<std::uint32_t>(token + i), 1);
+    const auto row = static_cast<std::uint32_t>(token + i);
+    pointers[i] = operand.template block_paged_ptr<1>(static_cast<std::uint32_t>(batch), row, 1);
+    pointers[BN + i] = operand
+                           .template block_paged_tile<1>(static_cast<std::uint32_t>(batch), row, 1,
+                                                         RowPitchLayout{32}, 8)
+                           .data;
   }
   for (int i = 0; i < count; ++i) tma_rows[i] = operand.get_tma_row(encoded[i]);
 }
@@ -283,7 +288,7 @@ TEST_F(GpuOperand, LookUpsInAKernel) {
   const std::vector<int> encoded = {0, 17, 79, 80, -1};
   auto* rows = copy(std::vector<std::uint32_t>(48));
   auto* tma_rows = copy(std::vector<std::int32_t>(encoded.size()));
-  auto* pointers = copy(std::vector<const void*>(48));
+  auto* pointers = copy(std::vector<const void*>(96));
   for (int batch = 0; batch < 2; ++batch) {
     look_up<Operand, 48, 16><<<1, 1, 0, static_cast<cudaStream_t>(cuda::stream().handle())>>>(
         operand, batch, 0, copy(encoded), static_cast<int>(encoded.size()), rows, tma_rows,
@@ -291,11 +296,13 @@ TEST_F(GpuOperand, LookUpsInAKernel) {
     ASSERT_EQ(cudaGetLastError(), cudaSuccess);
     cuda::synchronize();
     const auto got_rows = back<std::uint32_t>(rows, 48);
-    const auto got_pointers = back<const void*>(pointers, 48);
+    const auto got_pointers = back<const void*>(pointers, 96);
     for (std::uint32_t t = 0; t < 48; ++t) {
       const auto b = static_cast<std::uint32_t>(batch);
       EXPECT_EQ(got_rows[t], host.row_idx(b, t)) << "batch " << batch << ", token " << t;
       EXPECT_EQ(got_pointers[t], host.block_paged_ptr<1>(b, t, 1));
+      EXPECT_EQ(got_pointers[48 + t],
+                host.block_paged_tile<1>(b, t, 1, RowPitchLayout{32}, 8).data);
     }
     const auto got_tma = back<std::int32_t>(tma_rows, encoded.size());
     for (std::size_t i = 0; i < encoded.size(); ++i) {

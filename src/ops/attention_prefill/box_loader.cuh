@@ -13,7 +13,8 @@ template <class Shape, class Arguments>
 struct BoxLoader {
   static constexpr int kWarps = 2;
   static constexpr bool kOneCopy = false;
-  static constexpr int kArrivals = 1;  // on a slot's `full`
+  static constexpr int kSharedBytes = 0;  // behind TileShared
+  static constexpr int kArrivals = 1;     // on a slot's `full`
   const Arguments& a;
   TileShared<Shape>& shared;
   const int warp, lane;

@@ -1,11 +1,13 @@
 // Keys and values of one byte each, made 16-bit numbers on their way into shared memory: four warps,
-// a quarter of the rows of every tile each. Bytes wait in registers, in three batches: while one is
-// widened and stored, two are on their way, and so are the page numbers of what follows.
+// a quarter of the rows of every tile each. Bytes and scales wait in a ring of shared memory, where a
+// thread reads only what it has copied itself, so nobody else waits for it; page numbers are asked
+// for a tile ahead.
 #pragma once
 
+#include "arch/cp_async.cuh"
 #include "arch/tma.cuh"
-#include "ops/attention_prefill/arguments.cuh"
 #include "ops/attention_prefill/byte_rows.h"
+#include "ops/attention_prefill/kernel_tile.cuh"
 #include "ops/attention_prefill/widen.cuh"
 
 namespace hyla::attention {
@@ -19,42 +21,59 @@ struct ByteLoader {
   static constexpr int kPieces = Shape::kDim / 8;  // of a row, 8 bytes each
   static constexpr int kTogether = 32 / kPieces;   // rows a load
   static constexpr int kTileLoads = kRowsPerWarp / kTogether;
-  static constexpr int kLoads = Shape::kDim == 128 ? 2 : 4;  // of a batch: what registers hold
-  static constexpr int kBatches = kTileLoads / kLoads;       // of a tile
-  static constexpr std::uint32_t kNoScale = 0xffffffffu;
+  static constexpr int kLoads = 4;                      // of a batch
+  static constexpr int kBatches = kTileLoads / kLoads;  // of a tile
+  static constexpr int kStages = 5;                     // batches that are on their way
   // The rows of a batch are some of a group of eight, or whole groups.
   static_assert(8 % (kLoads * kTogether) == 0 || kLoads * kTogether % 8 == 0);
   static_assert(kTileLoads % kLoads == 0 && kRowsPerWarp % 8 == 0);
+
+  struct Stage {
+    uint2 bytes[kLoads][128];  // of a thread
+    float scales[kLoads][128];
+  };
+  static constexpr int kSharedBytes = kStages * static_cast<int>(sizeof(Stage));
 
   // Of the row that this lane looks up.
   struct RowPlace {
     int outer = -1, token = 0;
   };
-  struct Batch {
-    uint2 bytes[kLoads];
-    std::uint32_t scale;  // of this lane's row: a float, or where the row's scales begin
-    int what;             // part of the tile; + kBatches: of values
 
-    __device__ __forceinline__ bool is_key() const { return what < kBatches; }
-    __device__ __forceinline__ int part() const { return what % kBatches; }
+  // The order of an item's batches: keys of the last two tiles, then values of one tile and keys of
+  // the next in turns.
+  struct Cursor {
+    int key_tile, value_tile, first, part = 0;
+    bool at_keys = true;
+
+    __device__ __forceinline__ explicit Cursor(const Item& item)
+        : key_tile(item.last_tile), value_tile(item.last_tile), first(item.first_tile) {}
+    __device__ __forceinline__ bool at_end() const { return value_tile < first; }
+    __device__ __forceinline__ void advance() {
+      if (++part < kBatches) return;
+      part = 0;
+      if (at_keys) {
+        --key_tile;
+      } else {
+        --value_tile;
+      }
+      at_keys = key_tile >= first && value_tile - key_tile < 2;
+    }
   };
 
   const Arguments& a;
   TileShared<Shape>& shared;
+  Stage* const stages;
   const int warp, lane;
   RingPosition<Shape::kSlots> key{}, value{};
-
-  // What is fetched next: a tile of keys, then values of the tile behind it, in parts.
-  struct Cursor {
-    int key_tile, value_tile, part = 0;
-    bool at_keys = true;
-    KvRows::Entry entry{};  // of key_tile
-    RowPlace newer, older;  // of the last two tiles of keys
-  };
+  RingPosition<kStages> in{}, out{};
 
   __device__ __forceinline__ ByteLoader(const Arguments& arguments, TileShared<Shape>& memory,
                                         int warp_index, int lane_index)
-      : a(arguments), shared(memory), warp(warp_index), lane(lane_index) {}
+      : a(arguments),
+        shared(memory),
+        stages(reinterpret_cast<Stage*>(&memory + 1)),
+        warp(warp_index),
+        lane(lane_index) {}
 
   __device__ __forceinline__ int token_of(int tile) const {
     return tile * Shape::kKeys + warp * kRowsPerWarp + lane;
@@ -76,93 +95,72 @@ struct ByteLoader {
     return {static_cast<int>(place.outer), static_cast<int>(place.token)};
   }
 
-  __device__ __forceinline__ void fetch(Batch& batch, const ByteRows& rows, RowPlace at, int head,
-                                        int head_bytes) const {
-    const bool there = at.outer >= 0;
-    std::uint64_t own = 0;
-    batch.scale = __float_as_uint(there ? 1.0f : 0.0f);
-    if (there) {
-      own = reinterpret_cast<std::uint64_t>(rows.values + at.outer * rows.outer_bytes +
-                                            at.token * rows.token_bytes + head * rows.head_bytes);
+  // Of keys or values: a choice between values, not between addresses of arguments, which would have
+  // to be loaded like memory.
+  template <class T>
+  __device__ __forceinline__ T pick(bool is_key, T ByteRows::*member) const {
+    return is_key ? a.keys.*member : a.values.*member;
+  }
+
+  // With 0 of Bytes to read the destination becomes zero.
+  template <int Bytes>
+  static __device__ __forceinline__ void copy(const void* to, std::uint64_t from, bool read) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(arch::shared_address(to)),
+                 "l"(from), "n"(Bytes), "r"(read ? Bytes : 0)
+                 : "memory");
+  }
+
+  __device__ __forceinline__ void fetch(bool is_key, int part, RowPlace at, int head) {
+    std::uint64_t own = 0, own_scale = 0;
+    const bool scaled = a.keys.scales != nullptr;
+    if (at.outer >= 0) {
+      own = reinterpret_cast<std::uint64_t>(
+          (is_key ? a.keys.values : a.values.values) +
+          at.outer * (is_key ? a.keys.outer_bytes : a.values.outer_bytes) +
+          at.token * (is_key ? a.keys.token_bytes : a.values.token_bytes) +
+          head * (is_key ? a.keys.head_bytes : a.values.head_bytes));
+      own_scale = reinterpret_cast<std::uint64_t>(pick(is_key, &ByteRows::scales) +
+                                                  at.outer * pick(is_key, &ByteRows::scale_outer) +
+                                                  at.token * pick(is_key, &ByteRows::scale_token) +
+                                                  head * pick(is_key, &ByteRows::scale_head));
     }
-    if (rows.scales != nullptr) {
-      const auto offset = static_cast<std::uint32_t>(
-          at.outer * rows.scale_outer + at.token * rows.scale_token + head * rows.scale_head);
-      if (rows.scale_groups > 1) {
-        batch.scale = there ? offset : kNoScale;
-      } else if (there) {
-        asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(batch.scale) : "l"(rows.scales + offset));
-      }
+    const int piece = lane % kPieces, first = lane / kPieces + part * kLoads * kTogether;
+    const bool inside = piece * 8 < (is_key ? a.key_bytes : a.value_bytes);
+    std::int64_t group = 0;
+    if (pick(is_key, &ByteRows::scale_groups) > 1) {
+      group = 4 * pick(is_key, &ByteRows::scale_inner) *
+              min(static_cast<unsigned>(piece) /
+                      static_cast<unsigned>(pick(is_key, &ByteRows::scale_chunks)),
+                  static_cast<unsigned>(pick(is_key, &ByteRows::scale_groups) - 1));
     }
-    const int own_lane = arch::opaque(lane), column = own_lane % kPieces * 8;
-    const int first = own_lane / kPieces + batch.part() * kLoads * kTogether;
+    Stage& stage = stages[in.slot];
+    const int thread = 32 * warp + lane;
+    const auto anywhere = reinterpret_cast<std::uint64_t>(a.out);
+    // All shuffles are under way together.
+    std::uint64_t from[kLoads], scale[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const std::uint64_t from = __shfl_sync(0xffffffffu, own, first + i * kTogether);
-      const int read = from != 0 && column < head_bytes;
-      asm volatile(
-          "{\n .reg .pred p;\n setp.ne.b32 p, %3, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
-          " @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];\n}"
-          : "=&r"(batch.bytes[i].x), "=&r"(batch.bytes[i].y)
-          : "l"(from + column), "r"(read));
+      from[i] = __shfl_sync(0xffffffffu, own, first + i * kTogether);
+      if (scaled) scale[i] = __shfl_sync(0xffffffffu, own_scale, first + i * kTogether);
     }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const bool read = from[i] != 0 && inside;
+      copy<8>(&stage.bytes[i][thread], read ? from[i] + piece * 8 : anywhere, read);
+      if (scaled) copy<4>(&stage.scales[i][thread], read ? scale[i] + group : anywhere, read);
+    }
+    in.advance();
   }
 
-  // False when the item has no more.
-  template <class Draw>
-  __device__ __forceinline__ bool fetch_next(Batch& batch, Cursor& at, const Item& item,
-                                             const Draw& draw) {
-    const int first = item.first_tile;
-    if (at.value_tile < first) return false;
-    if (at.part == 0) {
-      at.at_keys = at.key_tile >= first && at.value_tile - at.key_tile < 2;
-      if (at.at_keys) {
-        at.older = at.newer;
-        at.newer = find(at.entry, item, at.key_tile);
-        --at.key_tile;
-        if (at.key_tile >= first) at.entry = ask(item, at.key_tile);
-      } else {
-        const int left = at.value_tile - first;
-        if (left == 2 || (left < 2 && at.value_tile == item.last_tile)) draw();
-      }
-    }
-    batch.what = at.at_keys ? at.part : at.part + kBatches;
-    const bool old = !at.at_keys && at.value_tile - at.key_tile == 2;
-    fetch(batch, at.at_keys ? a.keys : a.values, old ? at.older : at.newer, item.head,
-          at.at_keys ? a.key_bytes : a.value_bytes);
-    if (++at.part == kBatches) {
-      at.part = 0;
-      if (!at.at_keys) --at.value_tile;
-    }
-    return true;
-  }
-
-  // Of this lane's piece of a row.
-  __device__ __forceinline__ float scale_of(const ByteRows& rows, std::uint32_t own,
-                                            int source) const {
-    const std::uint32_t found = __shfl_sync(0xffffffffu, own, source);
-    if (rows.scale_groups <= 1) return __uint_as_float(found);
-    const int group = min(lane % kPieces / rows.scale_chunks, rows.scale_groups - 1);
-    return found == kNoScale ? 0.0f : __ldg(rows.scales + found + group * rows.scale_inner);
-  }
-
-  __device__ __forceinline__ void widen(const Batch& batch, const ByteRows& rows,
-                                        std::uint32_t slot) const {
-    // Computed again for each batch: registers are scarce here.
-    const int own_lane = arch::opaque(lane), piece = own_lane % kPieces;
-    const int rows_before = batch.part() * kLoads * kTogether, below = own_lane / kPieces;
-    const int first = rows_before + below, in_group = rows_before % 8 + below;
-    const auto chunk = static_cast<std::uint32_t>((piece % 8 ^ in_group) << 4);
-    const std::uint32_t to = slot + warp * kRowsPerWarp / 8 * Shape::kGroupBytes +
-                             rows_before / 8 * Shape::kGroupBytes + piece / 8 * 1024 +
-                             in_group * 128;
+  template <bool kIntegers>
+  static __device__ __forceinline__ void store(const uint2 (&bytes)[kLoads],
+                                               const float (&scale)[kLoads], std::uint32_t to,
+                                               std::uint32_t chunk) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       constexpr auto kEight = 8u;
       const std::uint32_t row = i * kTogether;
-      const float scale = scale_of(rows, batch.scale, first + i * kTogether);
-      const uint4 x = rows.integers ? widened<Element, true>(batch.bytes[i], scale)
-                                    : widened<Element, false>(batch.bytes[i], scale);
+      const uint4 x = widened<Element, kIntegers>(bytes[i], scale[i]);
       asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(
                        to + row / kEight * Shape::kGroupBytes + row % kEight * 128 +
                        (chunk ^ (row % kEight << 4))),
@@ -171,19 +169,49 @@ struct ByteLoader {
     }
   }
 
-  __device__ __forceinline__ void hand_over(const Batch& batch) {
-    auto& ring = batch.is_key() ? shared.key_ring : shared.value_ring;
-    const int slot = batch.is_key() ? key.slot : value.slot;
-    if (batch.part() == 0) {
-      arch::wait(ring.empty[slot], (batch.is_key() ? key.parity : value.parity) ^ 1);
+  __device__ __forceinline__ void widen(int part, std::uint32_t slot) {
+    const int piece = lane % kPieces, thread = 32 * warp + lane;
+    const int rows_before = part * kLoads * kTogether;
+    const int in_group = rows_before % 8 + lane / kPieces;
+    const auto chunk = static_cast<std::uint32_t>((piece % 8 ^ in_group) << 4);
+    const std::uint32_t to = slot +
+                             (warp * kRowsPerWarp / 8 + rows_before / 8) * Shape::kGroupBytes +
+                             piece / 8 * 1024 + in_group * 128;
+    const Stage& stage = stages[out.slot];
+    const bool scaled = a.keys.scales != nullptr;  // values alike
+    uint2 bytes[kLoads];
+    float scale[kLoads];
+    // In front of all stores, which the compiler does not do by itself.
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      scale[i] = 1.0f;
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(bytes[i].x), "=r"(bytes[i].y)
+                   : "r"(arch::shared_address(&stage.bytes[i][thread])));
+      if (scaled) {
+        asm volatile("ld.shared.f32 %0, [%1];"
+                     : "=f"(scale[i])
+                     : "r"(arch::shared_address(&stage.scales[i][thread])));
+      }
     }
-    widen(batch, batch.is_key() ? a.keys : a.values,
-          arch::shared_address(batch.is_key() ? shared.keys : shared.values) +
-              slot * Shape::kTileBytes);
-    if (batch.part() < kBatches - 1) return;
+    if (a.keys.integers) {
+      store<true>(bytes, scale, to, chunk);
+    } else {
+      store<false>(bytes, scale, to, chunk);
+    }
+    out.advance();
+  }
+
+  __device__ __forceinline__ void hand_over(const Cursor& at) {
+    auto& ring = at.at_keys ? shared.key_ring : shared.value_ring;
+    const int slot = at.at_keys ? key.slot : value.slot;
+    if (at.part == 0) arch::wait(ring.empty[slot], (at.at_keys ? key.parity : value.parity) ^ 1);
+    widen(at.part, arch::shared_address(at.at_keys ? shared.keys : shared.values) +
+                       slot * Shape::kTileBytes);
+    if (at.part < kBatches - 1) return;
     arch::fence_async_proxy();
     arch::arrive(ring.full[slot]);
-    if (batch.is_key()) {
+    if (at.at_keys) {
       key.advance();
     } else {
       value.advance();
@@ -197,25 +225,40 @@ struct ByteLoader {
       draw();
       return;
     }
-    Cursor at{item.last_tile, item.last_tile};
-    at.entry = ask(item, at.key_tile);
-    Batch one, two, three;
-    bool has_one = fetch_next(one, at, item, draw);
-    bool has_two = fetch_next(two, at, item, draw);
+    Cursor ahead(item), at(item);
+    KvRows::Entry entry = ask(item, ahead.key_tile);
+    RowPlace newer, older;  // of the last two tiles of keys
 #pragma unroll 1
-    while (has_one) {
-      const bool has_three = fetch_next(three, at, item, draw);
-      hand_over(one);
-      if (!has_two) break;
-      has_one = fetch_next(one, at, item, draw);
-      hand_over(two);
-      if (!has_three) break;
-      has_two = fetch_next(two, at, item, draw);
-      hand_over(three);
+    for (int count = 0; !at.at_end(); ++count) {
+      if (!ahead.at_end()) {
+        if (ahead.part == 0 && ahead.at_keys) {
+          older = newer;
+          newer = find(entry, item, ahead.key_tile);
+          if (ahead.key_tile > ahead.first) entry = ask(item, ahead.key_tile - 1);
+        }
+        if (ahead.part == 0 && !ahead.at_keys) {
+          const int left = ahead.value_tile - ahead.first;
+          if (left == 2 || (left < 2 && ahead.value_tile == item.last_tile)) draw();
+        }
+        const bool old = !ahead.at_keys && ahead.value_tile - ahead.key_tile == 2;
+        fetch(ahead.at_keys, ahead.part, old ? older : newer, item.head);
+        ahead.advance();
+      }
+      arch::commit_copies();  // an empty group counts too
+      if (count < kStages - 1) continue;
+      arch::wait_copies<kStages - 1>();
+      hand_over(at);
+      at.advance();
     }
   }
 
   __device__ __forceinline__ void finish() {}
+};
+
+template <class Shape, class Element>
+struct LoaderOf<Loading::kBytes, Shape, Element> {
+  template <class Arguments>
+  using type = ByteLoader<Shape, Arguments, Element>;
 };
 
 }  // namespace hyla::attention

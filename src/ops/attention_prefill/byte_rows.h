@@ -8,7 +8,7 @@ namespace hyla::attention {
 struct ByteRows : KvRows {
   const float* scales = nullptr;  // or null: values count as they are
   std::int64_t scale_outer = 0, scale_token = 0, scale_head = 0,
-               scale_inner = 0;            // strides; offsets fit 31 bits
+               scale_inner = 0;            // strides
   int scale_groups = 0, scale_chunks = 1;  // of a head; groups of eight values that share a scale
   bool integers = false;                   // int8, otherwise e4m3
 };

@@ -9,6 +9,7 @@
 
 namespace hyla::attention {
 
+// byte_loader.cuh has that of Loading::kBytes.
 template <Loading kLoading, class Shape, class Element>
 struct LoaderOf;
 template <class Shape, class Element>
@@ -21,12 +22,6 @@ struct LoaderOf<Loading::kRows, Shape, Element> {
   template <class Arguments>
   using type = RowLoader<Shape, Arguments>;
 };
-template <class Shape, class Element>
-struct LoaderOf<Loading::kBytes, Shape, Element> {
-  template <class Arguments>
-  using type = ByteLoader<Shape, Arguments, Element>;
-};
-
 template <class Shape, class Element, class Keys, class Values, Loading kLoading>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attend_tiles(const __grid_constant__ TileArguments<Keys, Values> a) {

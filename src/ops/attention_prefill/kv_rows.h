@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "device/divider.h"
 #include "problem/attention.h"
 
 namespace hyla::attention {
@@ -19,6 +20,7 @@ struct KvRows {
   std::int64_t outer_bytes = 0, token_bytes = 0, head_bytes = 0;
   std::int64_t outers = 0;      // rows of a batch, or pages; ragged: 1
   std::uint32_t tokens = 0;     // of an outer
+  device::Divider by_tokens;    // positions fit 31 bits
   std::int64_t outer_rows = 0;  // virtual rows from one outer to the next; 0: not a whole number
   IndexSpan pages;              // [N, columns]
   IndexSpan offsets;            // [N + 1]: ragged
@@ -41,7 +43,7 @@ struct KvRows {
   HYLA_HOST_DEVICE Entry entry(std::uint32_t batch, std::uint32_t token) const {
     Entry found;
     if (!pages.present()) return found;
-    const std::uint32_t column = token / tokens;
+    const auto column = static_cast<std::uint32_t>(by_tokens(static_cast<int>(token)));
     if (column >= pages.columns) return found;
     const std::int64_t offset = batch * pages.stride + column * pages.column_stride;
     const auto* words = static_cast<const std::uint32_t*>(pages.data);
@@ -59,7 +61,7 @@ struct KvRows {
   };
   HYLA_HOST_DEVICE Place place(Entry found, std::uint32_t batch, std::uint32_t token) const {
     if (pages.present()) {
-      const std::uint32_t column = token / tokens;
+      const auto column = static_cast<std::uint32_t>(by_tokens(static_cast<int>(token)));
       if (column >= pages.columns) return {-1, 0};
       const std::int64_t page = page_of(found);
       return page < outers ? Place{page, token - column * tokens} : Place{-1, 0};
@@ -104,6 +106,7 @@ inline KvRows kv_rows(const CacheView& cache, const TensorView& values) {
   rows.values = static_cast<const char*>(values.data);
   rows.outers = ragged ? 1 : values.shape[0];
   rows.tokens = static_cast<std::uint32_t>(values.shape[t]);
+  rows.by_tokens = device::Divider(rows.tokens > 0 ? rows.tokens : 1);
   rows.token_bytes = values.strides[t] * size;
   rows.head_bytes = values.strides[t + 1] * size;
   rows.outer_bytes = ragged ? 0 : values.strides[0] * size;

@@ -1,4 +1,4 @@
-#include "ops/attention_prefill/launch_instances.h"
+#include "ops/attention_prefill/launch_bytes.cuh"
 
 namespace hyla::attention {
 

@@ -9,20 +9,11 @@ namespace hyla::attention {
 using BuiltInLaunch = void(const Queries&, const KvRows&, const RowsTensor&, const KvRows&,
                            const RowsTensor&, const TileLaunch&, const Context&);
 
-using BytesLaunch = void(const Queries&, const ByteRows&, const ByteRows&, const TileLaunch&,
-                         const Context&);
-
 extern template BuiltInLaunch launch_tile<__nv_bfloat16, 64>;
 extern template BuiltInLaunch launch_tile<__nv_bfloat16, 128>;
 extern template BuiltInLaunch launch_tile<__nv_bfloat16, 256>;
 extern template BuiltInLaunch launch_tile<__half, 64>;
 extern template BuiltInLaunch launch_tile<__half, 128>;
 extern template BuiltInLaunch launch_tile<__half, 256>;
-extern template BytesLaunch launch_bytes<__nv_bfloat16, 64>;
-extern template BytesLaunch launch_bytes<__nv_bfloat16, 128>;
-extern template BytesLaunch launch_bytes<__nv_bfloat16, 256>;
-extern template BytesLaunch launch_bytes<__half, 64>;
-extern template BytesLaunch launch_bytes<__half, 128>;
-extern template BytesLaunch launch_bytes<__half, 256>;
 
 }  // namespace hyla::attention

@@ -1,6 +1,7 @@
 #include "ops/attention_prefill/launch_prefill.h"
 
 #include "device/alignment.h"
+#include "ops/attention_prefill/launch_bytes.cuh"
 #include "ops/attention_prefill/launch_instances.h"
 
 namespace hyla::attention {
@@ -14,18 +15,13 @@ bool aligned_rows(const KvRows& rows, std::int64_t bytes) {
 
 bool one_byte(const CacheView& cache) { return size_of(cache.k.dtype) == 1; }
 
-// Eight values that are loaded together have one scale, and offsets are short.
+// Eight values that are loaded together have one scale.
 const char* scales_refuse(const TensorView& values, const TensorView& scales) {
   if (!scales.present()) return nullptr;
   if (values.shape[values.rank - 1] / scales.shape[scales.rank - 1] % 8 != 0) {
     return "scales of fewer than eight values";
   }
-  std::int64_t last = 0;
-  for (int d = 0; d < scales.rank; ++d) {
-    if (scales.strides[d] < 0) return "scales with negative strides";
-    last += scales.strides[d] * std::max<std::int64_t>(scales.shape[d] - 1, 0);
-  }
-  return last > INT32_MAX ? "scales that are 8 GiB apart" : nullptr;
+  return nullptr;
 }
 
 // Groups of eight rows that lie together, wherever a tile starts.

@@ -147,7 +147,9 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
   schedule.more_than = launch.more_than;
   schedule.tile_keys = Shape::kKeys;
   schedule.kv_heads = arguments.kv_heads;
-  schedule.most_pieces = most_pieces<Shape>(q, launch, arguments.tokens_per_tile, context);
+  if constexpr (kLoading != Loading::kBytes) {
+    schedule.most_pieces = most_pieces<Shape>(q, launch, arguments.tokens_per_tile, context);
+  }
   const std::int64_t slots = schedule.most_pieces;
   if (slots > 0) {
     char* memory = static_cast<char*>(launch.workspace) + schedule_room(q.rows);
@@ -164,7 +166,9 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
   device::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(items, launch.processors)));
   shape.block = dim3(Shape::kThreads);
-  shape.shared_bytes = sizeof(TileShared<Shape>);
+  using Loader =
+      typename LoaderOf<kLoading, Shape, Element>::template type<TileArguments<Keys, Values>>;
+  shape.shared_bytes = sizeof(TileShared<Shape>) + Loader::kSharedBytes;
   shape.programmatic = true;  // behind the schedule
   device::launch(&attend_tiles<Shape, Element, Keys, Values, kLoading>, shape, arguments, context);
   if (slots == 0) return;
@@ -225,16 +229,6 @@ void launch_tile(const Queries& q, const Keys& keys, const RowsTensor& key_tenso
     }
   }
   launch_shape<Element, Dim, Loading::kRows>(q, launch, a, context);
-}
-
-// Keys and values of one byte each.
-template <class Element, int Dim>
-void launch_bytes(const Queries& q, const ByteRows& keys, const ByteRows& values,
-                  const TileLaunch& launch, const Context& context) {
-  TileArguments<ByteRows, ByteRows> a = tile_arguments(q, keys, values, launch);
-  a.key_bytes = static_cast<int>(q.head_dim);
-  a.value_bytes = static_cast<int>(q.value_dim);
-  launch_shape<Element, Dim, Loading::kBytes>(q, launch, a, context);
 }
 
 }  // namespace hyla::attention

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "ops/attention_prefill/box_loader.cuh"
-#include "ops/attention_prefill/byte_loader.cuh"
 #include "ops/attention_prefill/row_loader.cuh"
 
 namespace hyla::attention {

@@ -13,7 +13,8 @@ template <class Shape, class Arguments>
 struct RowLoader {
   static constexpr int kWarps = 4;
   static constexpr bool kOneCopy = false;
-  static constexpr int kArrivals = 128;  // on a slot's `full`
+  static constexpr int kSharedBytes = 0;  // behind TileShared
+  static constexpr int kArrivals = 128;   // on a slot's `full`
   static constexpr int kRowsPerWarp = Shape::kKeys / 4;
   static constexpr int kPieces = Shape::kDim / 8;                    // of 16 bytes, a row
   static constexpr int kTogether = kPieces < 32 ? 32 / kPieces : 1;  // rows an instruction
