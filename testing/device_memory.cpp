@@ -26,6 +26,7 @@ double graph_us(const std::function<void()>&, double) { missing(); }
 double streaming_us(double, double) { missing(); }
 double matrix_flops(double) { missing(); }
 double reading_us(double, double) { missing(); }
+double chain_us(const ChainShape&, double) { missing(); }
 double spreading_us(double, int, double) { missing(); }
 
 }  // namespace hyla::testing::cuda

@@ -41,6 +41,16 @@ double streaming_us(double bytes, double seconds);
 // Time to read `bytes` bytes from memory and not from the cache.
 double reading_us(double bytes, double seconds);
 
+// Heads of a step of decode: each updates its state in place.
+struct ChainShape {
+  int heads = 0, heads_a_key = 1;  // of all rows; how many share q and k
+  int state_bytes = 0;             // of a head, a multiple of 4 KiB
+};
+
+// Time of the shortest kernel that waits for what decode waits for: the state, q, k, v and the gates,
+// none of them in the cache, then a sum over a warp, then the state's way back. Without math.
+double chain_us(const ChainShape& shape, double seconds);
+
 // Operations a second of the matrix units on random bfloat16 numbers.
 double matrix_flops(double seconds);
 

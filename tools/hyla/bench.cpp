@@ -32,7 +32,8 @@ struct Options {
 struct Result {
   std::string problem, implementation;
   double us = 0, limit_us = 0;
-  double host_us = 0;  // GPU: what the host spends on the call
+  double chain_us = 0;  // decode on a GPU: the same waits without math
+  double host_us = 0;   // GPU: what the host spends on the call
   testing::Work work;
   std::vector<Peer> peers;
 
@@ -81,6 +82,7 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
                           {"flops", r.work.flops},
                           {"matrix_flops", r.work.matrix_flops},
                           {"peers", peers}};
+    if (r.chain_us > 0) row["chain_us"] = r.chain_us;
     if (r.host_us > 0) row["host_us"] = r.host_us;
     rows.push_back(std::move(row));
   }
@@ -151,6 +153,21 @@ double limit_us(const ProblemSpec& spec, const testing::Work& work, double secon
   return std::max(memory, work.flops / flops * 1e6);
 }
 
+// At small batch decode is latency, and this is its limit.
+bool has_chain(const ProblemSpec& spec) {
+  return on_gpu(spec) && spec.operation == testing::Operation::kGdnDecode && spec.k == 128 &&
+         spec.v == 128 && size_of(spec.io) == 2 && !spec.pdl;
+}
+
+double chain_us(const ProblemSpec& spec, double seconds) {
+  if (!has_chain(spec)) return 0;
+  testing::cuda::ChainShape shape;
+  shape.heads = static_cast<int>(spec.b * spec.hv);
+  shape.heads_a_key = static_cast<int>(spec.hv / spec.hq);
+  shape.state_bytes = static_cast<int>(spec.k * spec.v * static_cast<int>(size_of(spec.state)));
+  return testing::cuda::chain_us(shape, seconds);
+}
+
 // States and values below the smallest normal float32, as decay makes them.
 void make_tiny(const Call& call) {
   for (const testing::NamedTensor& tensor : testing::tensors(call)) {
@@ -168,13 +185,16 @@ std::vector<Result> measure(const ProblemSpec& spec, const std::vector<Peer>& pe
   if (options.tiny) make_tiny(call);
   const testing::Work work = testing::work_of(spec);
   std::vector<Result> results;
-  double limit = 0;
+  double limit = 0, chain = 0;
   for (const std::string& name : choose_implementations(call, spec, options.all)) {
     const double us = call_us(spec, call, name, options.seconds);
-    if (limit == 0) limit = limit_us(spec, work, options.seconds / 4);
+    if (limit == 0) {
+      limit = limit_us(spec, work, options.seconds / 4);
+      chain = chain_us(spec, options.seconds / 4);
+    }
     const double host = on_gpu(spec) ? testing::device_call_host_us(call, name) : 0;
     results.push_back(
-        {testing::to_string(spec), name, us, limit, host, work, peers_of(peers, spec)});
+        {testing::to_string(spec), name, us, limit, chain, host, work, peers_of(peers, spec)});
   }
   return results;
 }
@@ -215,6 +235,8 @@ int bench(const Options& options) {
   });
   if (matrix) columns.push_back({"TFLOP/s", 10, true});
   const bool gpu = std::any_of(specs.begin(), specs.end(), on_gpu);
+  const bool chains = std::any_of(specs.begin(), specs.end(), has_chain);
+  if (chains) columns.push_back({"chain us", 9, true});
   if (gpu) columns.push_back({"host us", 8, true});
   if (!peers.empty()) columns.push_back({"best peer", 0, false});
   Table table(out, columns);
@@ -234,6 +256,7 @@ int bench(const Options& options) {
                                         fmt::format("{:.2f}", r.work.bytes / r.us * 1e-3),
                                         fmt::format("{:.2f}", r.work.flops / r.us * 1e-3)};
       if (matrix) cells.push_back(matrix_share(r, on_gpu(spec), options.seconds / 4));
+      if (chains) cells.push_back(r.chain_us > 0 ? microseconds(r.chain_us) : "");
       if (gpu) cells.push_back(fmt::format("{:.2f}", r.host_us));
       cells.push_back(best_peer(r));
       table.row(cells);
@@ -294,7 +317,9 @@ void add_bench(CLI::App& app) {
       "matrix\n"
       "products where the operation is made of them), measured in the same run on the same\n"
       "threads. On a GPU 'host us' is what the host spends on a call: validation, dispatch, "
-      "launch");
+      "launch;\n"
+      "'chain us', for decode, is a kernel that waits for the same loads one after another and\n"
+      "computes nothing: the limit where the time is latency");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
       ->type_name("PROBLEM");

@@ -65,7 +65,7 @@ const char* decode_refuses(const DecodeProblem& p, const Context& context) {
 
 HostArguments decode_arguments(const DecodeProblem& p) {
   DecodeArguments a{};
-  set_gates(a, p);
+  set_gates(a.gates, p);
   a.read_slots = p.slots.read.data;
   a.k = p.k.data, a.q = p.q.data, a.v = p.v.data;
   a.state = p.initial.data, a.out = p.out.data;
@@ -90,17 +90,16 @@ HostArguments decode_arguments(const DecodeProblem& p) {
   a.column_stride = static_cast<std::uint32_t>(p.slots.read_columns.stride);
   a.write_stride = static_cast<std::uint32_t>(p.slots.write.stride);
   a.table_columns = static_cast<std::int32_t>(p.slots.read.columns);
-  // A lane takes as many values as fill 16 bytes of the state; of the keys so many, too, or 8.
+  // The most elements of q or k that one access brings.
   const auto chunk = 16 / static_cast<std::int64_t>(size_of(p.initial.dtype));
-  const std::int64_t keys = p.layout == StateLayout::kVK ? chunk : 8;
+  const std::int64_t keys = p.layout == StateLayout::kVK ? std::max(chunk, p.K / 32) : 8;
   a.wide_keys = device::aligned(p.q, keys) && device::aligned(p.k, keys);
-  a.wide_values = device::aligned(p.v, chunk) && device::aligned(p.out, chunk);
   const bool usual = has_usual_gates(p) && is_short(p.q, p) && is_short(p.k, p) &&
                      is_short(p.v, p) && is_short(p.out, p) && is_short(p.gate.value, p) &&
                      is_short(p.beta.value, p) && p.l2norm &&
                      (!p.slots.read.present() || p.slots.read.dtype == DType::kInt32) &&
                      !p.slots.read_columns.present() && !p.slots.write.present() && a.wide_keys &&
-                     a.wide_values && (p.layout == StateLayout::kKV || line_stride(p) == p.K);
+                     (p.layout == StateLayout::kKV || line_stride(p) == p.K);
   return {a, usual};
 }
 

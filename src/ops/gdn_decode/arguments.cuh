@@ -15,19 +15,27 @@ struct RowHead {  // strides of [B, heads, ...] in elements
   std::uint32_t row = 0, head = 0;
 };
 
-struct DecodeArguments : GateArguments {
-  const void *read_slots, *k, *q, *v;
-  void *state, *out;
-  std::uint32_t read_stride;
-  std::uint32_t key_head_factor;  // head / (HV/H) = head * factor >> kKeyHeadShift
-  RowHead q_stride, k_stride, v_stride, gate_stride, beta_stride, out_stride;
+// In the order in which the kernels need them: a grid that starts finds none of it in the constant
+// cache, which is filled line by line.
+struct DecodeArguments {
+  void* state;
+  const void* read_slots;
   std::uint32_t slot_stride, head_stride, line_stride;  // a line: V values (kKV) or K values (kVK)
-  std::int32_t first_slot, slots;                       // first_slot: at least 0
-  std::uint32_t slot_count;                             // slots from first_slot on
-  float scale, l2norm_eps;
+  std::uint32_t read_stride;
+  std::int32_t first_slot;        // at least 0
+  std::uint32_t slot_count;       // slots from first_slot on
+  std::uint32_t key_head_factor;  // head / (HV/H) = head * factor >> kKeyHeadShift
+  float scale;
+  const void *k, *q, *v;
+  RowHead k_stride, q_stride, v_stride, gate_stride, beta_stride;
+  GateArguments gates;
+  void* out;
+  RowHead out_stride;
+  float l2norm_eps;
   // Only for Options::kAny.
-  bool l2norm, wide_keys, wide_values;  // wide: aligned for vector loads
+  bool l2norm, wide_keys;  // wide: aligned for vector loads
   DType read_dtype, column_dtype, write_dtype;
+  std::int32_t slots;
   const void *read_columns, *write_slots;
   std::uint32_t read_column_stride, column_stride, write_stride;
   std::int32_t table_columns;

@@ -1,18 +1,20 @@
 // One-token decode, states [slots, HV, K, V] (V contiguous).
 //
-// A CTA owns kColumns value columns of one head and all of K; its warps split K. In a warp kLanes lanes
-// lie along a line, 16 bytes each, and lane groups take kLoads neighbouring lines each, all loaded
-// before any math. So a lane's elements of q and k lie side by side, too. The dots are summed over
-// lane groups by shuffles and over warps through shared memory, the norms with them: one barrier.
+// A CTA owns kColumns value columns of one head and all of K; its warps split K. In a warp kLanes
+// lanes lie along a line, 16 bytes each, and lane groups take kLoads neighbouring lines each, all
+// loaded before any math. So a lane's elements of q and k lie side by side, too. The dots are
+// summed over lane groups by shuffles and over warps through shared memory: one barrier. One warp
+// more owns no lines: it makes the token's scalars meanwhile, and o at the end.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
-#include "device/reduce.cuh"
-#include "ops/gdn_decode/arguments.cuh"
+#include "arch/registers.cuh"
+#include "ops/gdn_decode/requests.cuh"
+#include "ops/gdn_decode/token_scalars.cuh"
 
 namespace hyla::gdn {
 
-template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_ = 8>
+template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_>
 struct DecodeKvPolicy {
   using State = State_;
   using Io = Io_;
@@ -23,172 +25,196 @@ struct DecodeKvPolicy {
   static constexpr int kLanes = Lanes_;            // lanes along V
   static constexpr int kGroups = 32 / kLanes;      // lines of one access
   static constexpr int kLines = kLoads * kGroups;  // lines a warp owns
-  static constexpr int kWarps = kK / kLines;
+  static constexpr int kWarps = kK / kLines;       // that own lines
   static constexpr int kColumns = kLanes * kChunk;
-  static constexpr int kOwn = kChunk / kGroups;  // columns whose sums a lane holds in the end
-  static_assert(kWarps >= 1 && kK % kLines == 0 && kOwn >= 1);
+  static constexpr bool kServed = Served_;  // the warp without lines sums the columns for all
+  static_assert(kWarps >= 1 && kK % kLines == 0);
 };
 
 // What the warps tell each other.
 template <class P>
-struct KvSums {
-  float k_dot[P::kWarps][P::kColumns], q_dot[P::kWarps][P::kColumns];
-  float kk[P::kWarps], qq[P::kWarps], qk[P::kWarps];
+struct KvShared {
+  TokenScalars token;
+  alignas(16) float k_dot[P::kWarps][P::kColumns];
+  alignas(16) float q_dot[P::kWarps][P::kColumns];
+  alignas(16) float v[P::kColumns];
 };
 
-// Sums a lane's columns over the lane groups; group g keeps columns [g, g + 1) * kOwn of its lanes.
+// Sums a lane's columns over the lane groups into `to`, which has a place for each column of the
+// lane.
 template <class P>
 __device__ __forceinline__ void sum_lane_groups(float (&dot)[P::kChunk], int lane, float* to) {
-  int half = P::kChunk / 2;
+  int kept = P::kChunk, same = 0;  // columns of this lane, lanes that hold the same
 #pragma unroll
-  for (int mask = 16; mask >= P::kLanes; mask /= 2, half /= 2) {
+  for (int mask = 16; mask >= P::kLanes; mask /= 2) {
+    if (kept == 1) {
+      dot[0] += __shfl_xor_sync(device::kFullWarp, dot[0], mask);
+      same |= mask;
+      continue;
+    }
+    kept /= 2;
     const bool upper = (lane & mask) != 0;
 #pragma unroll
-    for (int j = 0; j < half; ++j) {
-      const float send = upper ? dot[j] : dot[j + half], keep = upper ? dot[j + half] : dot[j];
+    for (int j = 0; j < P::kChunk / 2; ++j) {
+      if (j >= kept) continue;
+      const float send = upper ? dot[j] : dot[j + kept], keep = upper ? dot[j + kept] : dot[j];
       dot[j] = keep + __shfl_xor_sync(device::kFullWarp, send, mask);
     }
+    if (upper) to += kept;
   }
+  if ((lane & same) != 0) return;
 #pragma unroll
-  for (int j = 0; j < P::kOwn; ++j) to[lane / P::kLanes * P::kOwn + j] = dot[j];
+  for (int j = 0; j < P::kChunk; ++j) {
+    if (j < kept) to[j] = dot[j];
+  }
+}
+
+// The warp that owns no lines: the token's scalars, v and o.
+template <class P>
+__device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared<P>& shared,
+                                              int lane) {
+  using Io = typename P::Io;
+  constexpr Options O = P::kOptions;
+  constexpr int kOwn = (P::kColumns + 31) / 32;
+  const std::uint32_t row = blockIdx.z, head = blockIdx.y;
+  const int first_column = static_cast<int>(blockIdx.x) * P::kColumns;
+  arch::wait_for_previous_grid();
+  const Slot<O> slot = read_slot<O>(a, row);
+  Io v_bits[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int column = lane + 32 * i;
+    if (column < P::kColumns) {
+      v_bits[i] = static_cast<const Io*>(a.v)[at<O>(a.v_stride, row, head) + first_column + column];
+    }
+  }
+  const TokenScalars token = make_scalars<O, Io, P::kK>(a, row, head, key_head_of(a, head), lane);
+  float v[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    v[i] = device::to_float(v_bits[i]);
+    if (lane + 32 * i < P::kColumns) shared.v[lane + 32 * i] = v[i];
+  }
+  if (lane == 0) shared.token = token;
+  __syncthreads();
+  if (is_null<O>(a, slot)) return;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int column = lane + 32 * i;
+    if (column >= P::kColumns) continue;
+    float kS = 0, qS = 0;
+#pragma unroll
+    for (int w = 0; w < P::kWarps; ++w) {
+      kS += shared.k_dot[w][column];
+      qS += shared.q_dot[w][column];
+    }
+    const float step = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
+    if (P::kServed) shared.v[column] = step;
+    static_cast<Io*>(a.out)[at<O>(a.out_stride, row, head) + first_column + column] =
+        device::from_float<Io>(token.q_factor * (qS * token.alpha + token.qk * step));
+  }
+  if (P::kServed) __syncthreads();
 }
 
 // q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, K, V]; grid (V / kColumns, HV, B)
 template <class P>
-__global__ void __launch_bounds__(P::kWarps * 32)
+__global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
     decode_kv(const __grid_constant__ DecodeArguments a) {
   using State = typename P::State;
   using Io = typename P::Io;
-  __shared__ alignas(16) KvSums<P> sums;
+  constexpr Options O = P::kOptions;
+  __shared__ KvShared<P> shared;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  if (arch::uniform(static_cast<std::uint32_t>(warp)) == P::kWarps) {
+    serve_columns<P>(a, shared, lane);
+    return;
+  }
   const int own_column = lane % P::kLanes * P::kChunk;
-  const std::uint32_t row = blockIdx.z, head = blockIdx.y, key_head = key_head_of(a, head);
-  const int first_column = static_cast<int>(blockIdx.x) * P::kColumns + own_column;
+  const std::uint32_t row = blockIdx.z, head = blockIdx.y;
   const int first_line = warp * P::kLines + lane / P::kLanes * P::kLoads;
   arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
 
-  // Everything is asked for before anything is waited for, but the state, which waits for the slot. A
-  // padding row leaves after its loads, of which the state's are none.
-  const Slot<P::kOptions> slot = read_slot<P::kOptions>(a, row);
-  const auto load = [](auto& pack, const Io* from, bool wide) {
-    if (P::kOptions == Options::kUsual || wide) {
-      pack.load(from);
-    } else {
-      pack.load_unaligned(from);
-    }
-  };
-  device::Pack<Io, P::kLoads> k_bits, q_bits;
-  load(k_bits,
-       static_cast<const Io*>(a.k) + at<P::kOptions>(a.k_stride, row, key_head) + first_line,
-       a.wide_keys);
-  load(q_bits,
-       static_cast<const Io*>(a.q) + at<P::kOptions>(a.q_stride, row, key_head) + first_line,
-       a.wide_keys);
-  const GateBits gates =
-      load_gates<P::kOptions, Io>(a, at<P::kOptions>(a.gate_stride, row, head),
-                                  at<P::kOptions>(a.beta_stride, row, head), head);
-  device::Pack<Io, P::kChunk> v_bits;
-  load(v_bits, static_cast<const Io*>(a.v) + at<P::kOptions>(a.v_stride, row, head) + first_column,
-       a.wide_values);
-  const bool padding = is_null<P::kOptions>(a, slot);
+  // The state takes longest, so it is asked for first; where it waits for a slot, last.
+  const bool indirect = a.read_slots != nullptr;
+  const Slot<O> slot = read_slot<O>(a, row);
   const std::int64_t line_stride = a.line_stride;
-  const std::int64_t offset =
-      head * static_cast<std::int64_t>(a.head_stride) + first_line * line_stride + first_column;
-  const State* from_state =
-      static_cast<const State*>(a.state) + static_cast<std::int64_t>(slot) * a.slot_stride + offset;
-  device::Pack<State, P::kChunk> chunks[P::kLoads];
+  const std::int64_t offset = head * static_cast<std::int64_t>(a.head_stride) +
+                              first_line * line_stride +
+                              static_cast<int>(blockIdx.x) * P::kColumns + own_column;
+  const auto in_slot = [&](Slot<O> s) {
+    return static_cast<State*>(a.state) + offset + static_cast<std::int64_t>(s) * a.slot_stride;
+  };
+  device::Pack<State, P::kChunk> lines[P::kLoads];
+  {
+    const bool now = !indirect && !is_null<O>(a, row);
+    const State* from = in_slot(row);
 #pragma unroll
-  for (int i = 0; i < P::kLoads; ++i) chunks[i].load_if(!padding, from_state + i * line_stride);
-  const Slot<P::kOptions> write = write_slot<P::kOptions>(a, row, slot);
+    for (int i = 0; i < P::kLoads; ++i) lines[i].load_if(now, from + i * line_stride);
+  }
+  __syncwarp();  // keeps the order of the requests
+  const std::uint32_t key_head = key_head_of(a, head);
+  device::Pack<Io, P::kLoads> k_bits, q_bits;
+  load_keys<O>(static_cast<const Io*>(a.k) + at<O>(a.k_stride, row, key_head) + first_line,
+               a.wide_keys, k_bits);
+  load_keys<O>(static_cast<const Io*>(a.q) + at<O>(a.q_stride, row, key_head) + first_line,
+               a.wide_keys, q_bits);
+  __syncwarp();
+  const bool padding = is_null<O>(a, slot);
+  {
+    const State* from = in_slot(slot);
+#pragma unroll
+    for (int i = 0; i < P::kLoads; ++i) {
+      load_or_keep(lines[i], indirect && !padding, from + i * line_stride);
+    }
+  }
+  const Slot<O> write = write_slot<O>(a, row, slot);
 
-  float k[P::kLoads], q[P::kLoads], kk = 0, qq = 0, qk = 0;
+  float k[P::kLoads], q[P::kLoads];
   k_bits.unpack(k);
   q_bits.unpack(q);
-#pragma unroll
-  for (int i = 0; i < P::kLoads; ++i) {
-    kk += k[i] * k[i];
-    qq += q[i] * q[i];
-    qk += q[i] * k[i];
-  }
-#pragma unroll
-  for (int mask = P::kLanes; mask < 32; mask *= 2) {
-    kk += __shfl_xor_sync(device::kFullWarp, kk, mask);
-    qq += __shfl_xor_sync(device::kFullWarp, qq, mask);
-    qk += __shfl_xor_sync(device::kFullWarp, qk, mask);
-  }
-  if (lane == 0) sums.kk[warp] = kk, sums.qq[warp] = qq, sums.qk[warp] = qk;
-  const float alpha = alpha_of<P::kOptions, Io>(a, gates);
-  const float beta = beta_of<P::kOptions, Io>(a, gates);
-
   float k_dot[P::kChunk] = {}, q_dot[P::kChunk] = {};
 #pragma unroll
   for (int i = 0; i < P::kLoads; ++i) {
     float s[P::kChunk];
-    chunks[i].unpack(s);
+    lines[i].unpack(s);
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) {
       k_dot[j] += s[j] * k[i];
       q_dot[j] += s[j] * q[i];
     }
   }
-  sum_lane_groups<P>(k_dot, lane, &sums.k_dot[warp][own_column]);
-  sum_lane_groups<P>(q_dot, lane, &sums.q_dot[warp][own_column]);
+  sum_lane_groups<P>(k_dot, lane, &shared.k_dot[warp][own_column]);
+  sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
   __syncthreads();
-  if (padding) return;
-
-  kk = qq = qk = 0;
-  float delta[P::kChunk] = {};
+  if (padding) return;  // the whole grid row
+  const TokenScalars token = shared.token;
+  float step[P::kChunk];
+  if constexpr (P::kServed) {
+    __syncthreads();
 #pragma unroll
-  for (int w = 0; w < P::kWarps; ++w) {
-    kk += sums.kk[w];
-    qq += sums.qq[w];
-    qk += sums.qk[w];
-#pragma unroll
-    for (int j = 0; j < P::kChunk; ++j) delta[j] += sums.k_dot[w][own_column + j];
-  }
-  float k_factor = 1.0f, q_factor = a.scale;
-  if (P::kOptions == Options::kUsual || a.l2norm) {
-    k_factor = rsqrtf(kk + a.l2norm_eps);
-    q_factor *= rsqrtf(qq + a.l2norm_eps);
-  }
-  float v[P::kChunk];
-  v_bits.unpack(v);
-#pragma unroll
-  for (int j = 0; j < P::kChunk; ++j) delta[j] = beta * (v[j] - delta[j] * (k_factor * alpha));
-  if (static_cast<int>(threadIdx.x) < P::kLanes) {
-    float o[P::kChunk] = {};
-#pragma unroll
-    for (int w = 0; w < P::kWarps; ++w) {
-#pragma unroll
-      for (int j = 0; j < P::kChunk; ++j) o[j] += sums.q_dot[w][own_column + j];
-    }
+    for (int j = 0; j < P::kChunk; ++j) step[j] = shared.v[own_column + j];
+  } else {
+    const float from_v = token.k_factor * token.beta;
+    const float from_k = from_v * token.k_factor * token.alpha;
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) {
-      o[j] = o[j] * (q_factor * alpha) + qk * k_factor * q_factor * delta[j];
-    }
-    Io* out = static_cast<Io*>(a.out) + at<P::kOptions>(a.out_stride, row, head) + first_column;
-    if (P::kOptions == Options::kUsual || a.wide_values) {
-      device::Pack<Io, P::kChunk> pack;
-      pack.pack(o);
-      pack.store(out);
-    } else {
+      float kS = 0;
 #pragma unroll
-      for (int j = 0; j < P::kChunk; ++j) out[j] = device::from_float<Io>(o[j]);
+      for (int w = 0; w < P::kWarps; ++w) kS += shared.k_dot[w][own_column + j];
+      step[j] = from_v * shared.v[own_column + j] - from_k * kS;
     }
   }
-  if (P::kOptions == Options::kAny && is_null<P::kOptions>(a, write)) return;
-
-  State* to =
-      static_cast<State*>(a.state) + static_cast<std::int64_t>(write) * a.slot_stride + offset;
+  if (O == Options::kAny && is_null<O>(a, write)) return;
+  State* to = in_slot(write);
 #pragma unroll
   for (int i = 0; i < P::kLoads; ++i) {
     float s[P::kChunk];
-    chunks[i].unpack(s);
-    const float step = k[i] * k_factor;
+    lines[i].unpack(s);
 #pragma unroll
-    for (int j = 0; j < P::kChunk; ++j) s[j] = alpha * s[j] + step * delta[j];
-    chunks[i].pack(s);
-    chunks[i].store(to + i * line_stride);
+    for (int j = 0; j < P::kChunk; ++j) s[j] = token.alpha * s[j] + k[i] * step[j];
+    lines[i].pack(s);
+    lines[i].store(to + i * line_stride);
   }
 }
 

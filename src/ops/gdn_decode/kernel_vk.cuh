@@ -2,27 +2,28 @@
 //
 // A warp owns kRows value rows of one head: it loads them whole, in 16-byte accesses that are all
 // issued before any math, and both dots (k.S and q.S), the update and the store happen in
-// registers. No shared memory, no barrier. o follows from the old state: q.S' = alpha q.S + (q.k)
-// delta, so one sweep is enough.
+// registers. o follows from the old state: q.S' = alpha q.S + (q.k) delta, so one sweep is enough.
+// What else a token needs is made by each warp for itself, or by one for the CTA.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
 #include "arch/registers.cuh"
 #include "device/reduce.cuh"
-#include "ops/gdn_decode/arguments.cuh"
+#include "ops/gdn_decode/requests.cuh"
+#include "ops/gdn_decode/token_scalars.cuh"
 
 namespace hyla::gdn {
 
-template <class State_, class Io_, Options O_, int K_, int Loads_, int Warps_>
+template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, int Warps_>
 struct DecodeVkPolicy {
   using State = State_;
   using Io = Io_;
   static constexpr Options kOptions = O_;
   static constexpr int kK = K_;
   static constexpr int kLoads = Loads_;  // 16-byte accesses in flight a thread
-  static constexpr int kWarps = Warps_;  // warps never talk to each other
+  static constexpr int kWarps = Warps_;  // that own rows
   static constexpr int kChunk = device::kPerChunk<State>;
-  static constexpr int kLanes = kK / kChunk < 32 ? kK / kChunk : 32;  // lanes across a row
+  static constexpr int kLanes = kK / kChunk < Lanes_ ? kK / kChunk : Lanes_;  // lanes across a row
   static constexpr int kChunks = kK / (kChunk * kLanes);  // accesses of a lane in one row
   static constexpr int kRowsPerLane = kLoads / kChunks;
   static constexpr int kRowsPerAccess = 32 / kLanes;
@@ -59,107 +60,248 @@ struct KeyBits {
   }
 };
 
-// q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, V, K]; grid (V / (kRows * kWarps), HV, B)
+// A warp's rows: asked for at once, in 16-byte accesses.
 template <class P>
-__global__ void __launch_bounds__(P::kWarps * 32)
-    decode_vk(const __grid_constant__ DecodeArguments a) {
+struct VkRows {
   using State = typename P::State;
-  using Io = typename P::Io;
-  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const int lane_in_row = lane % P::kLanes, group = lane / P::kLanes;
-  // Opaque, so that addresses are not made in the slower uniform datapath.
-  const std::uint32_t row = arch::opaque(blockIdx.z), head = arch::opaque(blockIdx.y);
-  const std::uint32_t key_head = key_head_of(a, head);
-  const int first_value = (static_cast<int>(blockIdx.x) * P::kWarps + warp) * P::kRows;
-  const std::int64_t line_stride = P::kOptions == Options::kUsual ? P::kK : a.line_stride;
-  arch::wait_for_previous_grid();
-
-  const Slot<P::kOptions> slot = read_slot<P::kOptions>(a, row);
-  if (is_null<P::kOptions>(a, slot)) return;  // padding: the whole grid row leaves
-  const std::int64_t offset = head * static_cast<std::int64_t>(a.head_stride) +
-                              (first_value + group) * line_stride + lane_in_row * P::kChunk;
-  const State* from =
-      static_cast<const State*>(a.state) + static_cast<std::int64_t>(slot) * a.slot_stride + offset;
   device::Pack<State, P::kChunk> chunks[P::kRowsPerLane][P::kChunks];
-#pragma unroll
-  for (int r = 0; r < P::kRowsPerLane; ++r) {
-#pragma unroll
-    for (int c = 0; c < P::kChunks; ++c) {
-      chunks[r][c].load_first(from + r * P::kRowsPerAccess * line_stride +
-                              c * P::kLanes * P::kChunk);
-    }
-  }
-  KeyBits<P> k_bits, q_bits;
-  k_bits.load(static_cast<const Io*>(a.k) + at<P::kOptions>(a.k_stride, row, key_head), a.wide_keys,
-              lane_in_row);
-  q_bits.load(static_cast<const Io*>(a.q) + at<P::kOptions>(a.q_stride, row, key_head), a.wide_keys,
-              lane_in_row);
-  const GateBits gates =
-      load_gates<P::kOptions, Io>(a, at<P::kOptions>(a.gate_stride, row, head),
-                                  at<P::kOptions>(a.beta_stride, row, head), head);
-  // After the sums below lane l holds row l % kRowsPerLane of its group.
-  const int own_row = first_value + lane_in_row % P::kRowsPerLane * P::kRowsPerAccess + group;
-  const Io v_bits = static_cast<const Io*>(a.v)[at<P::kOptions>(a.v_stride, row, head) + own_row];
-  const Slot<P::kOptions> write = write_slot<P::kOptions>(a, row, slot);
 
-  float q[P::kColumns], k[P::kColumns];
-  k_bits.unpack(k);
-  q_bits.unpack(q);
-  float kk = 0, qq = 0, qk = 0;
-#pragma unroll
-  for (int i = 0; i < P::kColumns; ++i) {
-    kk += k[i] * k[i];
-    qq += q[i] * q[i];
-    qk += q[i] * k[i];
+  static __device__ __forceinline__ std::int64_t place(int r, int c, std::int64_t line_stride) {
+    return r * P::kRowsPerAccess * line_stride + c * P::kLanes * P::kChunk;
   }
-  float k_factor = 1.0f, q_factor = a.scale;
-  if (P::kOptions == Options::kUsual || a.l2norm) {
-    k_factor = rsqrtf(device::sum_lanes<P::kLanes>(kk) + a.l2norm_eps);
-    q_factor *= rsqrtf(device::sum_lanes<P::kLanes>(qq) + a.l2norm_eps);
-  }
-  qk = device::sum_lanes<P::kLanes>(qk) * k_factor * q_factor;
-  const float alpha = alpha_of<P::kOptions, Io>(a, gates);
-  const float beta = beta_of<P::kOptions, Io>(a, gates);
-
-  float k_dot[P::kRowsPerLane], q_dot[P::kRowsPerLane];
+  // Of two calls with opposite conditions the second leaves what the first has loaded.
+  __device__ __forceinline__ void load_if(bool condition, const State* from,
+                                          std::int64_t line_stride) {
 #pragma unroll
-  for (int r = 0; r < P::kRowsPerLane; ++r) {
-    k_dot[r] = q_dot[r] = 0;
+    for (int r = 0; r < P::kRowsPerLane; ++r) {
 #pragma unroll
-    for (int c = 0; c < P::kChunks; ++c) {
-      float s[P::kChunk];
-      chunks[r][c].unpack(s);
-#pragma unroll
-      for (int i = 0; i < P::kChunk; ++i) {
-        k_dot[r] += s[i] * k[c * P::kChunk + i];
-        q_dot[r] += s[i] * q[c * P::kChunk + i];
+      for (int c = 0; c < P::kChunks; ++c) {
+        chunks[r][c].load_if(condition, from + place(r, c, line_stride));
       }
     }
   }
-  const float kS = device::reduce_scatter<P::kLanes>(k_dot) * k_factor * alpha;
-  const float qS = device::reduce_scatter<P::kLanes>(q_dot) * q_factor * alpha;
-  const float delta = beta * (device::to_float(v_bits) - kS);
-  if (lane_in_row < P::kRowsPerLane) {
-    static_cast<Io*>(a.out)[at<P::kOptions>(a.out_stride, row, head) + own_row] =
-        device::from_float<Io>(qS + qk * delta);
-  }
-  if (P::kOptions == Options::kAny && is_null<P::kOptions>(a, write)) return;
-
-  State* to =
-      static_cast<State*>(a.state) + static_cast<std::int64_t>(write) * a.slot_stride + offset;
-  const float step = delta * k_factor;
+  __device__ __forceinline__ void load_or_keep(bool condition, const State* from,
+                                               std::int64_t line_stride) {
 #pragma unroll
-  for (int r = 0; r < P::kRowsPerLane; ++r) {
-    const float d = __shfl_sync(device::kFullWarp, step, group * P::kLanes + r);
+    for (int r = 0; r < P::kRowsPerLane; ++r) {
+#pragma unroll
+      for (int c = 0; c < P::kChunks; ++c) {
+        gdn::load_or_keep(chunks[r][c], condition, from + place(r, c, line_stride));
+      }
+    }
+  }
+  // This lane's part of the rows' dots with k and q.
+  __device__ __forceinline__ void dots(const float (&k)[P::kColumns], const float (&q)[P::kColumns],
+                                       float (&k_dot)[P::kRowsPerLane],
+                                       float (&q_dot)[P::kRowsPerLane]) const {
+#pragma unroll
+    for (int r = 0; r < P::kRowsPerLane; ++r) {
+      k_dot[r] = q_dot[r] = 0;
+#pragma unroll
+      for (int c = 0; c < P::kChunks; ++c) {
+        float s[P::kChunk];
+        chunks[r][c].unpack(s);
+#pragma unroll
+        for (int i = 0; i < P::kChunk; ++i) {
+          k_dot[r] += s[i] * k[c * P::kChunk + i];
+          q_dot[r] += s[i] * q[c * P::kChunk + i];
+        }
+      }
+    }
+  }
+  // Row r becomes alpha S + step k in `to`.
+  __device__ __forceinline__ void update(int r, float alpha, float step,
+                                         const float (&k)[P::kColumns], State* to,
+                                         std::int64_t line_stride) {
 #pragma unroll
     for (int c = 0; c < P::kChunks; ++c) {
       float s[P::kChunk];
       chunks[r][c].unpack(s);
 #pragma unroll
-      for (int i = 0; i < P::kChunk; ++i) s[i] = alpha * s[i] + d * k[c * P::kChunk + i];
+      for (int i = 0; i < P::kChunk; ++i) s[i] = alpha * s[i] + step * k[c * P::kChunk + i];
       chunks[r][c].pack(s);
-      chunks[r][c].store(to + r * P::kRowsPerAccess * line_stride + c * P::kLanes * P::kChunk);
+      chunks[r][c].store(to + place(r, c, line_stride));
     }
+  }
+};
+
+// What the warps of a CTA tell each other; a row's place is that of the lane that adds it up.
+template <class P>
+struct VkShared {
+  TokenScalars token;
+  alignas(16) float k_dot[P::kWarps][32 / P::kLanes][P::kRowsPerLane];
+  alignas(16) float q_dot[P::kWarps][32 / P::kLanes][P::kRowsPerLane];
+  alignas(16) float v[P::kWarps][32 / P::kLanes][P::kRowsPerLane];
+};
+
+// The warp that owns no rows: the token's scalars, v and o.
+template <class P>
+__device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>& shared,
+                                           int lane) {
+  using Io = typename P::Io;
+  constexpr Options O = P::kOptions;
+  constexpr int kRowsOfCta = P::kWarps * P::kRows, kOwn = (kRowsOfCta + 31) / 32;
+  const std::uint32_t row = blockIdx.z, head = blockIdx.y;
+  arch::wait_for_previous_grid();
+  const auto value_of = [&](int i) {  // the value row of place i
+    const int place = lane + 32 * i, in_warp = place % P::kRows;
+    return static_cast<int>(blockIdx.x) * kRowsOfCta + place / P::kRows * P::kRows +
+           in_warp % P::kRowsPerLane * P::kRowsPerAccess + in_warp / P::kRowsPerLane;
+  };
+  const Slot<O> slot = read_slot<O>(a, row);
+  Io v_bits[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if (lane + 32 * i < kRowsOfCta) {
+      v_bits[i] = static_cast<const Io*>(a.v)[at<O>(a.v_stride, row, head) + value_of(i)];
+    }
+  }
+  const TokenScalars token = make_scalars<O, Io, P::kK>(a, row, head, key_head_of(a, head), lane);
+  float v[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    v[i] = device::to_float(v_bits[i]);
+    if (lane + 32 * i < kRowsOfCta) (&shared.v[0][0][0])[lane + 32 * i] = v[i];
+  }
+  if (lane == 0) shared.token = token;
+  __syncthreads();
+  if (is_null<O>(a, slot)) return;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if (lane + 32 * i >= kRowsOfCta) continue;
+    const float kS = (&shared.k_dot[0][0][0])[lane + 32 * i];
+    const float qS = (&shared.q_dot[0][0][0])[lane + 32 * i];
+    const float step = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
+    static_cast<Io*>(a.out)[at<O>(a.out_stride, row, head) + value_of(i)] =
+        device::from_float<Io>(token.q_factor * (qS * token.alpha + token.qk * step));
+  }
+}
+
+// What a warp with rows asks the memory for, in the best order: the state takes longest, so it
+// comes first; where it waits for a slot, last.
+template <class P>
+struct VkRequests {
+  static constexpr Options O = P::kOptions;
+  using State = typename P::State;
+  using Io = typename P::Io;
+  std::uint32_t row, head;
+  int lane_in_row, group;
+  int first_value;  // of the warp
+  std::int64_t line_stride, offset;
+  Slot<O> slot;
+  bool padding;
+  VkRows<P> rows;
+  KeyBits<P> k_bits, q_bits;
+
+  __device__ __forceinline__ State* in_slot(const DecodeArguments& a, Slot<O> s) const {
+    return static_cast<State*>(a.state) + offset + static_cast<std::int64_t>(s) * a.slot_stride;
+  }
+  // `more` asks for what else this warp needs.
+  template <class More>
+  __device__ __forceinline__ void send(const DecodeArguments& a, int warp, int lane, More more) {
+    lane_in_row = lane % P::kLanes, group = lane / P::kLanes;
+    row = blockIdx.z, head = blockIdx.y;
+    first_value = (static_cast<int>(blockIdx.x) * P::kWarps + warp) * P::kRows;
+    line_stride = O == Options::kUsual ? P::kK : a.line_stride;
+    arch::wait_for_previous_grid();
+    arch::let_next_grid_start();
+    const bool indirect = a.read_slots != nullptr;
+    slot = read_slot<O>(a, row);
+    offset = head * static_cast<std::int64_t>(a.head_stride) + (first_value + group) * line_stride +
+             lane_in_row * P::kChunk;
+    rows.load_if(!indirect && !is_null<O>(a, row), in_slot(a, row), line_stride);
+    __syncwarp();  // ptxas moves no load across
+    const std::uint32_t key_head = key_head_of(a, head);
+    k_bits.load(static_cast<const Io*>(a.k) + at<O>(a.k_stride, row, key_head), a.wide_keys,
+                lane_in_row);
+    q_bits.load(static_cast<const Io*>(a.q) + at<O>(a.q_stride, row, key_head), a.wide_keys,
+                lane_in_row);
+    more(*this);
+    __syncwarp();
+    padding = is_null<O>(a, slot);
+    rows.load_or_keep(indirect && !padding, in_slot(a, slot), line_stride);
+  }
+};
+
+// q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, V, K]; grid (V / (kRows * kWarps), HV, B)
+template <class P>
+__global__ void __launch_bounds__(32 * (P::kWarps + 1))
+    decode_vk_served(const __grid_constant__ DecodeArguments a) {
+  constexpr Options O = P::kOptions;
+  __shared__ VkShared<P> shared;
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  if (arch::uniform(static_cast<std::uint32_t>(warp)) == P::kWarps) {
+    serve_rows<P>(a, shared, lane);
+    return;
+  }
+  VkRequests<P> own;
+  own.send(a, warp, lane, [](const auto&) {});
+  const Slot<O> write = write_slot<O>(a, own.row, own.slot);
+  float q[P::kColumns], k[P::kColumns];
+  own.k_bits.unpack(k);
+  own.q_bits.unpack(q);
+  float k_dot[P::kRowsPerLane], q_dot[P::kRowsPerLane];
+  own.rows.dots(k, q, k_dot, q_dot);
+  const float kS = device::reduce_scatter<P::kLanes>(k_dot);
+  const float qS = device::reduce_scatter<P::kLanes>(q_dot);
+  if (own.lane_in_row < P::kRowsPerLane) {
+    shared.k_dot[warp][own.group][own.lane_in_row] = kS;
+    shared.q_dot[warp][own.group][own.lane_in_row] = qS;
+  }
+  __syncthreads();
+  if (own.padding) return;  // the whole grid row
+  if (O == Options::kAny && is_null<O>(a, write)) return;
+  const TokenScalars token = shared.token;
+  const float from_v = token.k_factor * token.beta;
+  const float from_k = from_v * token.k_factor * token.alpha;
+  auto* to = own.in_slot(a, write);
+#pragma unroll
+  for (int r = 0; r < P::kRowsPerLane; ++r) {
+    const float step =
+        from_v * shared.v[warp][own.group][r] - from_k * shared.k_dot[warp][own.group][r];
+    own.rows.update(r, token.alpha, step, k, to, own.line_stride);
+  }
+}
+
+// The same by warps that each do everything and never talk to each other.
+template <class P>
+__global__ void __launch_bounds__(32 * P::kWarps)
+    decode_vk(const __grid_constant__ DecodeArguments a) {
+  using Io = typename P::Io;
+  constexpr Options O = P::kOptions;
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  VkRequests<P> own;
+  GateBits gates;
+  Io v_bits;
+  int own_row;
+  own.send(a, warp, lane, [&](const VkRequests<P>& r) {
+    gates = load_gates<O, Io>(a, r.row, r.head);
+    // After the sums below lane l holds row l % kRowsPerLane of its group.
+    own_row = r.first_value + r.lane_in_row % P::kRowsPerLane * P::kRowsPerAccess + r.group;
+    v_bits = static_cast<const Io*>(a.v)[at<O>(a.v_stride, r.row, r.head) + own_row];
+  });
+  if (own.padding) return;  // the whole grid row
+  const Slot<O> write = write_slot<O>(a, own.row, own.slot);
+  float q[P::kColumns], k[P::kColumns];
+  own.k_bits.unpack(k);
+  own.q_bits.unpack(q);
+  const TokenScalars token = make_scalars<O, Io, P::kLanes>(a, gates, k, q);
+  float k_dot[P::kRowsPerLane], q_dot[P::kRowsPerLane];
+  own.rows.dots(k, q, k_dot, q_dot);
+  const float kS = device::reduce_scatter<P::kLanes>(k_dot);
+  const float qS = device::reduce_scatter<P::kLanes>(q_dot);
+  const float v = device::to_float(v_bits);
+  const float step = token.k_factor * token.beta * (v - kS * (token.k_factor * token.alpha));
+  if (own.lane_in_row < P::kRowsPerLane) {
+    static_cast<Io*>(a.out)[at<O>(a.out_stride, own.row, own.head) + own_row] =
+        device::from_float<Io>(token.q_factor * (qS * token.alpha + token.qk * step));
+  }
+  if (O == Options::kAny && is_null<O>(a, write)) return;
+  auto* to = own.in_slot(a, write);
+#pragma unroll
+  for (int r = 0; r < P::kRowsPerLane; ++r) {
+    const float d = __shfl_sync(device::kFullWarp, step, own.group * P::kLanes + r);
+    own.rows.update(r, token.alpha, d, k, to, own.line_stride);
   }
 }
 

@@ -6,10 +6,11 @@
 namespace hyla::gdn {
 namespace {
 
-DecodeLaunch select(const DecodeProblem& p, bool usual) {
+DecodeLaunch select(const DecodeProblem& p, bool usual, bool invariant) {
   const DType state = p.initial.dtype;
   const auto size = static_cast<std::int64_t>(size_of(state));
-  const DecodeChoice choice{p.q.dtype, p.K, usual, p.sequences.rows * p.heads * p.K * p.V * size};
+  const DecodeChoice choice{p.q.dtype, p.K,       p.V,
+                            usual,     invariant, p.sequences.rows * p.heads * p.K * p.V * size};
   if (p.layout == StateLayout::kVK) {
     if (state == DType::kFloat32) return select_vk_f32(choice);
     return state == DType::kBFloat16 ? select_vk_bf16(choice) : select_vk_f16(choice);
@@ -37,7 +38,7 @@ const char* decode_kv_refuses(const DecodeProblem& p, const Context& context) {
 void launch_decode(const DecodeProblem& p, const Workspace&, const Context& context) {
   if (p.sequences.rows == 0) return;
   const HostArguments arguments = decode_arguments(p);
-  const DecodeLaunch launch = select(p, arguments.usual);
+  const DecodeLaunch launch = select(p, arguments.usual, context.batch_invariant);
   device::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(p.V / launch.values), static_cast<unsigned>(p.heads),
                     static_cast<unsigned>(p.sequences.rows));

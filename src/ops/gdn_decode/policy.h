@@ -2,40 +2,40 @@
 // CUDA graph; the tables are in README.md.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace hyla::gdn {
 
 struct DecodeVariant {
-  int loads;  // 16-byte accesses in flight a thread
-  int width;  // kVK: warps of a CTA; kKV: lanes along a line
-
-  constexpr bool operator==(const DecodeVariant&) const = default;
+  std::int64_t most_bytes;  // of all states
+  int loads;                // 16-byte accesses in flight a thread
+  int lanes;                // side by side along a line
+  int warps = 0;            // kVK: that own rows; kKV: what K needs
+  // kVK: a warp without rows serves the others; else each does everything for itself. kKV: it sums
+  // the columns for them, behind a second barrier; else each does.
+  bool served = false;
 };
 
-// Few bytes: latency counts, so more and shorter warps.
-struct DecodeVariants {
-  DecodeVariant small, large;
-  std::int64_t small_bytes;  // of all states
+// Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
+// the memory is asked.
+using DecodeVariants = std::array<DecodeVariant, 3>;
 
-  constexpr const DecodeVariant& of(std::int64_t state_bytes) const {
-    return state_bytes <= small_bytes ? small : large;
+inline constexpr std::int64_t kMiB = 1 << 20, kAnyBytes = std::int64_t{1} << 62;
+
+constexpr DecodeVariants vk_variants(std::size_t element_bytes) {
+  if (element_bytes == 4) {
+    return {{{4 * kMiB, 2, 32, 4, true}, {8 * kMiB, 4, 32, 8, true}, {kAnyBytes, 8, 16, 1}}};
   }
-};
-
-// One warp a CTA retires alone.
-constexpr DecodeVariants vk_variants(std::size_t element_bytes, std::size_t) {
-  return {{4, element_bytes == 4 ? 2 : 4}, {8, 1}, std::int64_t{8} << 20};
+  return {{{4 * kMiB, 2, 16, 4, true}, {8 * kMiB, 4, 16, 2}, {kAnyBytes, 4, 8, 2, true}}};
 }
 
-// q, k, v in float32: the long lines would spill registers.
-constexpr DecodeVariants kv_variants(std::size_t element_bytes, std::size_t io_bytes) {
-  constexpr DecodeVariant kShort{8, 8};
+constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
   if (element_bytes == 4) {
-    return {kShort, io_bytes == 4 ? kShort : DecodeVariant{8, 16}, std::int64_t{8} << 20};
+    return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, {kAnyBytes, 8, 16, 0, true}}};
   }
-  return {{8, 4}, {8, 8}, std::int64_t{8} << 20};
+  return {{{4 * kMiB, 4, 4, 0, true}, {32 * kMiB, 4, 8, 0, true}, {kAnyBytes, 8, 16, 0, true}}};
 }
 
 }  // namespace hyla::gdn

@@ -1,5 +1,5 @@
-// The one-token kernels of one layout and state dtype; each is compiled in a file of its own to keep
-// the build parallel.
+// The one-token kernels of one layout and state dtype; each is compiled in a file of its own to
+// keep the build parallel.
 #pragma once
 
 #include "device/select.h"
@@ -11,8 +11,9 @@ namespace hyla::gdn {
 
 struct DecodeChoice {
   DType io;
-  std::int64_t K;
-  bool usual;  // Options::kUsual applies
+  std::int64_t K, V;
+  bool usual;      // Options::kUsual applies
+  bool invariant;  // the choice must not depend on the rows
   std::int64_t state_bytes;
 };
 
@@ -24,37 +25,51 @@ struct DecodeLaunch {
 
 template <class State>
 struct VkKernels {
-  template <class Io>
-  static constexpr DecodeVariants kVariants = vk_variants(sizeof(State), sizeof(Io));
-  template <class Io, Options O, int K, DecodeVariant V>
+  static constexpr DecodeVariants kVariants = vk_variants(sizeof(State));
+  static constexpr int kFallback = 2;
+  template <class Io, Options O, int K, int I>
   static DecodeLaunch launch() {
-    using P = DecodeVkPolicy<State, Io, O, K, V.loads, V.width>;
-    return {decode_vk<P>, P::kRows * P::kWarps, P::kWarps * 32};
+    constexpr DecodeVariant kVariant = kVariants[I];
+    using P = DecodeVkPolicy<State, Io, O, K, kVariant.loads, kVariant.lanes, kVariant.warps>;
+    constexpr int kValues = P::kRows * P::kWarps;
+    if constexpr (kVariant.served) {
+      return {decode_vk_served<P>, kValues, 32 * (P::kWarps + 1)};
+    } else {
+      return {decode_vk<P>, kValues, 32 * P::kWarps};
+    }
   }
 };
 
 template <class State>
 struct KvKernels {
-  template <class Io>
-  static constexpr DecodeVariants kVariants = kv_variants(sizeof(State), sizeof(Io));
-  template <class Io, Options O, int K, DecodeVariant V>
+  static constexpr DecodeVariants kVariants = kv_variants(sizeof(State));
+  static constexpr int kFallback = sizeof(State) == 4 ? 2 : 1;
+  template <class Io, Options O, int K, int I>
   static DecodeLaunch launch() {
-    using P = DecodeKvPolicy<State, Io, O, K, V.loads, V.width>;
-    return {decode_kv<P>, P::kColumns, P::kWarps * 32};
+    constexpr DecodeVariant kVariant = kVariants[I];
+    using P = DecodeKvPolicy<State, Io, O, K, kVariant.loads, kVariant.lanes, kVariant.served>;
+    return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1)};
   }
 };
 
-// The large variants take the calls that are not usual.
+// Calls that are not usual or must be invariant, and values that do not fill a CTA of the best
+// variant, take the one that is right for everything.
 template <class Kernels>
 DecodeLaunch select_decode(const DecodeChoice& c) {
   return device::with_float_type(c.io, [&]<class Io>() {
     return device::with_key_dim(c.K, [&]<int K>() {
-      constexpr DecodeVariants kVariants = Kernels::template kVariants<Io>;
-      if (!c.usual) return Kernels::template launch<Io, Options::kAny, K, kVariants.large>();
-      if (kVariants.of(c.state_bytes) == kVariants.large) {
-        return Kernels::template launch<Io, Options::kUsual, K, kVariants.large>();
+      constexpr DecodeVariants kVariants = Kernels::kVariants;
+      if (!c.usual) return Kernels::template launch<Io, Options::kAny, K, Kernels::kFallback>();
+      DecodeLaunch launch;
+      if (c.state_bytes <= kVariants[0].most_bytes) {
+        launch = Kernels::template launch<Io, Options::kUsual, K, 0>();
+      } else if (c.state_bytes <= kVariants[1].most_bytes) {
+        launch = Kernels::template launch<Io, Options::kUsual, K, 1>();
+      } else {
+        launch = Kernels::template launch<Io, Options::kUsual, K, 2>();
       }
-      return Kernels::template launch<Io, Options::kUsual, K, kVariants.small>();
+      if (!c.invariant && c.V % launch.values == 0) return launch;
+      return Kernels::template launch<Io, Options::kUsual, K, Kernels::kFallback>();
     });
   });
 }

@@ -1,9 +1,10 @@
-// What the block kernel receives: an MtpProblem without what it does not take, strides in 32 bits; and
-// which tokens and slots a row has.
+// What the block kernel receives: an MtpProblem without what it does not take, strides in 32 bits;
+// and which tokens and slots a row has.
 #pragma once
 
 #include <cstdint>
 
+#include "device/divider.h"
 #include "ops/gdn_decode/gate_arguments.cuh"
 #include "problem/gdn_mtp.h"
 
@@ -39,18 +40,25 @@ struct IndexArgument {
   }
 };
 
-// Options::kUsual: besides the usual gates, rows of the same number of tokens, all in one block, int32
-// slots without columns, no fused norm, and the final state is written.
-struct MtpBlockArguments : GateArguments {
-  const void *q, *k, *v;
-  void *state, *out;
-  TokenStrides q_stride, k_stride, v_stride, gate_stride, beta_stride, out_stride;
-  std::uint32_t slot_stride, head_stride, line_stride;  // a line: V values (kKV) or K values (kVK)
-  std::uint32_t group;                                  // value heads of a key head
-  float scale, l2norm_eps;
-  std::uint32_t tokens;  // of a row; ragged: of all
-  IndexArgument read_slots, write_slots, commit_lengths;
+// In the order in which the kernel needs them: a grid that starts finds none of it in the constant
+// cache. Options::kUsual: besides the usual gates, rows of the same number of tokens, all in one
+// block, int32 slots without columns, no fused norm, and the final state is written.
+struct MtpBlockArguments {
+  const void *q, *k;
+  TokenStrides q_stride, k_stride;
+  device::Divider group;  // by the value heads of a key head
+  std::uint32_t tokens;   // of a row; ragged: of all
+  const void* v;
+  TokenStrides v_stride, gate_stride, beta_stride;
+  GateArguments gates;
+  IndexArgument read_slots;
   std::int64_t first_slot, slots;
+  void* state;
+  std::uint32_t slot_stride, head_stride, line_stride;  // a line: V values (kKV) or K values (kVK)
+  float scale, l2norm_eps;
+  IndexArgument write_slots, commit_lengths;
+  void* out;
+  TokenStrides out_stride;
   // Only for Options::kAny.
   bool l2norm, update_state;
   IndexArgument read_columns, cu_seqlens, starts, lengths;
@@ -62,6 +70,35 @@ struct BlockSpan {
   std::uint32_t begin, length, commit;  // the final state is the one after `commit` tokens
   std::int64_t read, write;             // slots; write: negative for none
 };
+
+// Loads without a branch. Behind a branch the compiler reads what was loaded as a number at once,
+// and all that follows waits for it: the state's requests, too.
+__device__ __forceinline__ std::uint32_t load_word_if(bool condition, const void* from) {
+  std::uint32_t word = 0;
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n @p ld.global.u32 %0, [%1];\n}"
+               : "+r"(word)
+               : "l"(from), "r"(static_cast<int>(condition)));
+  return word;
+}
+
+__device__ __forceinline__ std::uint32_t load_half_if(bool condition, const void* from) {
+  std::uint32_t word = 0;
+  asm volatile(
+      "{\n .reg .pred p;\n .reg .u16 h;\n setp.ne.b32 p, %2, 0;\n mov.u16 h, 0;\n"
+      " @p ld.global.u16 h, [%1];\n cvt.u32.u16 %0, h;\n}"
+      : "=r"(word)
+      : "l"(from), "r"(static_cast<int>(condition)));
+  return word;
+}
+
+// Options::kUsual: the slot to read, asked for ahead of find_slots.
+template <Options O>
+__device__ __forceinline__ std::uint32_t ask_slot(const MtpBlockArguments& a, std::uint32_t row) {
+  if constexpr (O == Options::kAny) return 0;
+  return load_word_if(a.read_slots.present(),
+                      static_cast<const std::int32_t*>(a.read_slots.data) +
+                          row * static_cast<std::int64_t>(a.read_slots.stride));
+}
 
 template <Options O>
 __device__ __forceinline__ void find_tokens(const MtpBlockArguments& a, std::uint32_t row,
@@ -84,7 +121,7 @@ __device__ __forceinline__ void find_tokens(const MtpBlockArguments& a, std::uin
 // False: the row is padding.
 template <Options O>
 __device__ __forceinline__ bool find_slots(const MtpBlockArguments& a, std::uint32_t row,
-                                           BlockSpan& span) {
+                                           std::uint32_t asked, BlockSpan& span) {
   const auto is_null = [&](std::int64_t slot) {
     return slot < a.first_slot || slot < 0 || slot >= a.slots;
   };
@@ -96,7 +133,8 @@ __device__ __forceinline__ bool find_slots(const MtpBlockArguments& a, std::uint
       column = static_cast<std::uint32_t>(
           max(std::int64_t{0}, min(wanted, std::int64_t{a.columns} - 1)));
     }
-    slot = a.read_slots.at<O>(row, column);
+    slot =
+        O == Options::kUsual ? static_cast<std::int32_t>(asked) : a.read_slots.at<O>(row, column);
   }
   span.read = slot;
   span.write = a.write_slots.present() ? a.write_slots.at<O>(row) : slot;

@@ -9,93 +9,134 @@
 
 namespace hyla::gdn {
 
-// A lane's 16-bit q and k. 8 tokens: part 0 is k, part 1 is q of token g. 4 tokens: k of token g / 2
-// where g is even, q where it is odd. Zero past the end of the row.
+// The two 16-bit numbers of a word as float32, which are tf32 too.
+template <class Io>
+__device__ __forceinline__ void widen(std::uint32_t word, std::uint32_t& low, std::uint32_t& high) {
+  if constexpr (std::is_same_v<Io, __nv_bfloat16>) {
+    low = word << 16, high = word & 0xffff0000u;
+  } else {
+    const float2 pair = __half22float2(reinterpret_cast<const __half2&>(word));
+    low = __float_as_uint(pair.x), high = __float_as_uint(pair.y);
+  }
+}
+
+__device__ __forceinline__ std::uint32_t word_of(const uint4& x, int i) {
+  return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+// A lane's 16-bit k and q of token g, columns 32 j + 8 t + 0..7 for all j or for half of them. Zero
+// past the end of the row.
 template <class P>
 struct KeyFragments {
-  uint4 words[P::kParts][P::kSteps];
+  uint4 k[P::kSteps], q[P::kSteps];
+
+  // Warp 0 makes the coefficients of all steps; of the others some hand on the keys.
+  static constexpr int kSharers = P::kWarps == 2 ? 1 : 2;
+  static constexpr int kShare = P::kSteps / kSharers;
 
   __device__ __forceinline__ void load(const MtpBlockArguments& a, std::uint32_t row,
                                        std::uint32_t first, std::uint32_t tokens,
-                                       std::uint32_t key_head, int lane) {
+                                       std::uint32_t key_head, int warp, int lane) {
     using Io = typename P::Io;
-    const int g = lane >> 2, t = lane & 3;
-    const std::uint32_t token = P::kTokens == 8 ? g : g >> 1;
-    const Io* from[2] = {
-        static_cast<const Io*>(a.k) + at(a.k_stride, row, first + token, key_head) + 8 * t,
-        static_cast<const Io*>(a.q) + at(a.q_stride, row, first + token, key_head) + 8 * t};
-    if (P::kParts == 1 && (g & 1) != 0) from[0] = from[1];
+    if (warp > kSharers) return;
+    const std::uint32_t token = lane >> 2;
+    const int column = 8 * (lane & 3) + (warp == 0 ? 0 : 32 * kShare * (warp - 1));
+    const Io* from_k =
+        static_cast<const Io*>(a.k) + at(a.k_stride, row, first + token, key_head) + column;
+    const Io* from_q =
+        static_cast<const Io*>(a.q) + at(a.q_stride, row, first + token, key_head) + column;
 #pragma unroll
-    for (int part = 0; part < P::kParts; ++part) {
-#pragma unroll
-      for (int j = 0; j < P::kSteps; ++j) {
-        words[part][j] = token < tokens ? *reinterpret_cast<const uint4*>(from[part] + 32 * j)
-                                        : make_uint4(0, 0, 0, 0);
+    for (int j = 0; j < P::kSteps; ++j) {
+      k[j] = q[j] = make_uint4(0, 0, 0, 0);
+      if (token < tokens && (j < kShare || warp == 0)) {
+        k[j] = *reinterpret_cast<const uint4*>(from_k + 32 * j);
+        q[j] = *reinterpret_cast<const uint4*>(from_q + 32 * j);
       }
     }
   }
 
-  __device__ __forceinline__ void share(MtpBlockShared<P>& shared, int lane) const {
+  __device__ __forceinline__ void share(MtpBlockShared<P>& shared, int warp, int lane) const {
+    if (warp > kSharers) return;
+    const int first = kShare * (warp - 1);
 #pragma unroll
-    for (int j = 0; j < P::kSteps; ++j) {
-#pragma unroll
-      for (int part = 0; part < P::kParts; ++part) shared.keys[j][part][lane] = words[part][j];
-      const uint4 k = words[0][j];
-      shared.turned[j][lane] = make_uint4(arch::transpose_matrix(k.x), arch::transpose_matrix(k.y),
-                                          arch::transpose_matrix(k.z), arch::transpose_matrix(k.w));
+    for (int j = 0; j < kShare; ++j) {
+      shared.keys[first + j][0][lane] = make_uint4(k[j].x, q[j].x, k[j].y, q[j].y);
+      shared.keys[first + j][1][lane] = make_uint4(k[j].z, q[j].z, k[j].w, q[j].w);
+      shared.turned[first + j][lane] =
+          make_uint4(arch::transpose_matrix(k[j].x), arch::transpose_matrix(k[j].y),
+                     arch::transpose_matrix(k[j].z), arch::transpose_matrix(k[j].w));
     }
   }
 };
 
-// The first `applied` of the block's `tokens` reach the state that is kept. alpha and beta are those
-// of token lane % kTokens, 1 and 0 past the end of the row.
-template <class P>
-__device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a,
-                                                  const KeyFragments<P>& fragments, float alpha,
-                                                  float beta, int tokens, int applied, int lane,
-                                                  MtpCoefficients<P::kTokens>& to) {
-  using Io = typename P::Io;
-  constexpr int kTokens = P::kTokens, kPerLane = P::kPerLane;
-  const int g = lane >> 2, t = lane & 3, own = lane % kTokens;
-  // Products of the keys. 8 tokens: kk holds k.k, kq k.q in columns (g, 2t..) and q.q below. 4 tokens:
-  // all of them in kk, rows and columns k0 q0 k1 q1 ...
-  float kk[4] = {}, kq[4] = {};
+// Rows of `solved` and `output` hold, to begin with, what token i takes from the y of tokens before
+// it (with the other sign) and what o(i) takes from them. b instead of y: times the inverse of the
+// triangular matrix 1 + solved.
+__device__ __forceinline__ void invert(MtpCoefficients& c, int lane) {
+  constexpr int kTokens = kMtpBlockTokens;
+  const int column = lane % kTokens, pair = lane / kTokens;  // this lane's part: rows 2 pair + 0..1
+  float inverse[kTokens];
 #pragma unroll
-  for (int j = 0; j < P::kSteps; ++j) {
-    const uint4 k = fragments.words[0][j];
-    const std::uint32_t k0[] = {k.x, 0, k.y, 0}, k1[] = {k.z, 0, k.w, 0};
-    arch::mma_16x8x16<Io>(kk, k0, k.x, k.y);
-    if constexpr (kTokens == 8) {
-      const uint4 q = fragments.words[1][j];
-      const std::uint32_t kq0[] = {k.x, q.x, k.y, q.y}, kq1[] = {k.z, q.z, k.w, q.w};
-      arch::mma_16x8x16<Io>(kq, kq0, q.x, q.y);
-      arch::mma_16x8x16<Io>(kk, k1, k.z, k.w);
-      arch::mma_16x8x16<Io>(kq, kq1, q.z, q.w);
-    } else {
-      arch::mma_16x8x16<Io>(kq, k1, k.z, k.w);
+  for (int i = 0; i < kTokens; ++i) {
+    inverse[i] = i == column ? 1.0f : 0.0f;
+#pragma unroll
+    for (int j = 0; j < i; ++j) inverse[i] -= c.solved[i][j] * inverse[j];
+  }
+  float output[2] = {};
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) {
+    output[0] += c.output[2 * pair][j] * inverse[j];
+    output[1] += c.output[2 * pair + 1][j] * inverse[j];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    if (i / 2 == pair) {
+      c.solved[i][column] = inverse[i];
+      c.output[i][column] = output[i % 2];
     }
   }
-  float k_square, q_square;
-  if constexpr (kTokens == 8) {
-    const int from = own * 4 + own / 2;
-    const float k0 = __shfl_sync(device::kFullWarp, kk[0], from);
-    const float k1 = __shfl_sync(device::kFullWarp, kk[1], from);
-    const float q0 = __shfl_sync(device::kFullWarp, kq[2], from);
-    const float q1 = __shfl_sync(device::kFullWarp, kq[3], from);
-    k_square = own % 2 == 0 ? k0 : k1;
-    q_square = own % 2 == 0 ? q0 : q1;
-  } else {
-    kk[0] += kq[0];
-    kk[1] += kq[1];
-    k_square = __shfl_sync(device::kFullWarp, kk[0], own * 8 + own);
-    q_square = __shfl_sync(device::kFullWarp, kk[1], own * 8 + 4 + own);
+}
+
+// The first `applied` of the block's `tokens` reach the state that is kept. alpha and beta are
+// those of token lane % kTokens, 1 and 0 past the end of the row. With r the factor of the L2 norm,
+// E(i) the decay up to token i and G(i, j) that after token j up to i:
+//   y(i) = r beta v(i) - r^2 beta E(i) k(i).S - sum over j < i of r^2 beta G(i, j) k(i).k(j) y(j)
+//   o(i) = r_q E(i) q(i).S + sum over j <= i of r_q G(i, j) q(i).k(j) y(j)
+template <class P>
+__device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a,
+                                                  const KeyFragments<P>& keys, float alpha,
+                                                  float beta, int tokens, int applied, int lane,
+                                                  MtpCoefficients& to) {
+  using Io = typename P::Io;
+  constexpr int kTokens = P::kTokens;
+  const int g = lane >> 2, t = lane & 3, own = lane % kTokens;
+  // Products of the keys: kk holds k(g).k(2t..), kq k(g).q(2t..) and q(g).q(2t..) below.
+  float kk[2][4] = {}, kq[2][4] = {};
+#pragma unroll
+  for (int j = 0; j < P::kSteps; ++j) {
+    const uint4 k = keys.k[j], q = keys.q[j];
+    const std::uint32_t k0[] = {k.x, 0, k.y, 0}, k1[] = {k.z, 0, k.w, 0};
+    const std::uint32_t kq0[] = {k.x, q.x, k.y, q.y}, kq1[] = {k.z, q.z, k.w, q.w};
+    arch::mma_16x8x16<Io>(kk[0], k0, k.x, k.y);
+    arch::mma_16x8x16<Io>(kq[0], kq0, q.x, q.y);
+    arch::mma_16x8x16<Io>(kk[1], k1, k.z, k.w);
+    arch::mma_16x8x16<Io>(kq[1], kq1, q.z, q.w);
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) kk[0][i] += kk[1][i], kq[0][i] += kq[1][i];
+  const int from = own * 4 + own / 2;
+  const float k0 = __shfl_sync(device::kFullWarp, kk[0][0], from);
+  const float k1 = __shfl_sync(device::kFullWarp, kk[0][1], from);
+  const float q0 = __shfl_sync(device::kFullWarp, kq[0][2], from);
+  const float q1 = __shfl_sync(device::kFullWarp, kq[0][3], from);
   float k_factor = 1.0f, q_factor = a.scale;
   if ((P::kOptions == Options::kUsual || a.l2norm) && own < tokens) {
-    k_factor = rsqrtf(k_square + a.l2norm_eps);
-    q_factor *= rsqrtf(q_square + a.l2norm_eps);
+    k_factor = rsqrtf((own % 2 == 0 ? k0 : k1) + a.l2norm_eps);
+    q_factor *= rsqrtf((own % 2 == 0 ? q0 : q1) + a.l2norm_eps);
   }
-  // E: decay up to and with the own token. after: decay from the own token to the end of what is kept.
+  // E: decay up to and with the own token. after: decay from the own token to the end of what is
+  // kept.
   float E = alpha, after = own < applied ? alpha : 1.0f;
 #pragma unroll
   for (int step = 1; step < kTokens; step *= 2) {
@@ -113,26 +154,26 @@ __device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a,
   }
   if (lane == 0) to.decay = after;
 
-  // This lane's columns of mix and read: token j against tokens i = kPerLane t + e.
-  const int j = kTokens == 8 ? g : g >> 1;
+  // This lane's part of what token j = g means to tokens i = 2 t + e.
+  const int j = g;
   float decay = 1.0f, last = 1.0f;
 #pragma unroll
   for (int l = 1; l < kTokens; ++l) {
     const float other = __shfl_sync(device::kFullWarp, alpha, l);
-    if (l > j && l <= kPerLane * t) decay *= other;
-    if (kPerLane == 2 && l == 2 * t + 1) last = other;
+    if (l > j && l <= 2 * t) decay *= other;
+    if (l == 2 * t + 1) last = other;
   }
 #pragma unroll
-  for (int e = 0; e < kPerLane; ++e) {
-    const int i = kPerLane * t + e;
+  for (int e = 0; e < 2; ++e) {
+    const int i = 2 * t + e;
     const float G = e == 0 ? decay : (j <= 2 * t ? decay * last : 1.0f);
     const float k_i = __shfl_sync(device::kFullWarp, mixed, i);
     const float q_i = __shfl_sync(device::kFullWarp, q_factor, i);
-    if (kTokens == 8 || (g & 1) == 0) {
-      to.mix[i][j] = j < i ? k_i * G * kk[e] : 0.0f;
-      to.read[i][j] = j <= i ? q_i * G * (kTokens == 8 ? kq[e] : kk[1]) : 0.0f;
-    }
+    to.solved[i][j] = j < i ? k_i * G * kk[0][e] : 0.0f;
+    to.output[i][j] = j <= i ? q_i * G * kq[0][e] : 0.0f;
   }
+  __syncwarp();
+  invert(to, lane);
 }
 
 }  // namespace hyla::gdn

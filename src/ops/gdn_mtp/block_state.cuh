@@ -10,39 +10,37 @@
 
 namespace hyla::gdn {
 
-// Lane 4 g + t holds columns 32 j + 8 t + c of rows 2 g + n of its warp, in the order in which a
-// matrix product takes them: s[j][c / 2][2 (c % 2) + n].
-template <class P>
-struct BlockRows {
-  float s[P::kSteps][4][4];
+// Columns 32 j + 8 t + c of rows 2 g + n of a warp, for one j, in lane 4 g + t and in the order in
+// which a matrix product takes them: s[c / 2][2 n + c % 2].
+struct StepRows {
+  float s[4][4];
 };
 
-// The same of a 16-bit state as it lies in memory: words[j][m][n] holds columns 32 j + 8 t + 2 m and the
-// next of row 2 g + n.
-template <class P>
-struct PackedRows {
-  std::uint32_t words[P::kSteps][4][2];
+// The same of a 16-bit state as it lies in memory: words[m][n] holds columns 2 m and 2 m + 1 of row
+// n.
+template <class State>
+struct PackedStep {
+  std::uint32_t words[4][2];
 
-  __device__ __forceinline__ void unpack(BlockRows<P>& rows) const {
+  __device__ __forceinline__ StepRows unpack() const {
+    StepRows rows;
 #pragma unroll
-    for (int j = 0; j < P::kSteps; ++j) {
+    for (int m = 0; m < 4; ++m) {
 #pragma unroll
-      for (int m = 0; m < 4; ++m) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          device::Pack<typename P::State, 2> pack;
-          pack.words[0] = words[j][m][n];
-          float pair[2];
-          pack.unpack(pair);
-          rows.s[j][m][n] = pair[0], rows.s[j][m][2 + n] = pair[1];
-        }
+      for (int n = 0; n < 2; ++n) {
+        device::Pack<State, 2> pack;
+        pack.words[0] = words[m][n];
+        float pair[2];
+        pack.unpack(pair);
+        rows.s[m][2 * n] = pair[0], rows.s[m][2 * n + 1] = pair[1];
       }
     }
+    return rows;
   }
 };
 
-// States [.., V, K]: rows are contiguous, 16 bytes a lane. `row0` is the warp's first row in the pool,
-// its part of the shared memory is the warp's own.
+// States [.., V, K]: rows are contiguous, 16 bytes a lane. `row0` is the warp's first row in the
+// pool, its part of the shared memory is the warp's own.
 template <class P>
 struct VkTransfer {
   using State = typename P::State;
@@ -73,55 +71,51 @@ struct VkTransfer {
     arch::wait_copies<0>();
     __syncwarp();
   }
-  static __device__ __forceinline__ void read(MtpBlockShared<P>& shared, int warp, int lane,
-                                              BlockRows<P>& rows) {
+  // The lane's 8 columns of row 2 g + n in step j.
+  static __device__ __forceinline__ State* columns(MtpBlockShared<P>& shared, int warp, int lane,
+                                                   int n, int j) {
+    return reinterpret_cast<State*>(rows_of(shared, warp) + place(2 * (lane >> 2) + n)) +
+           8 * (lane & 3) + 32 * j;
+  }
+  static __device__ __forceinline__ StepRows read(MtpBlockShared<P>& shared, int warp, int lane,
+                                                  int j) {
+    StepRows rows;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const auto* from =
-          reinterpret_cast<const State*>(rows_of(shared, warp) + place(2 * (lane >> 2) + n)) +
-          8 * (lane & 3);
+      device::Pack<State, 8> pack;
+      pack.load(columns(shared, warp, lane, n, j));
+      float values[8];
+      pack.unpack(values);
 #pragma unroll
-      for (int j = 0; j < P::kSteps; ++j) {
-        device::Pack<State, 8> pack;
-        pack.load(from + 32 * j);
-        float values[8];
-        pack.unpack(values);
+      for (int c = 0; c < 8; ++c) rows.s[c / 2][2 * n + c % 2] = values[c];
+    }
+    return rows;
+  }
+  static __device__ __forceinline__ PackedStep<State> read_packed(MtpBlockShared<P>& shared,
+                                                                  int warp, int lane, int j) {
+    PackedStep<State> rows;
 #pragma unroll
-        for (int c = 0; c < 8; ++c) rows.s[j][c / 2][2 * (c % 2) + n] = values[c];
-      }
+    for (int n = 0; n < 2; ++n) {
+      const uint4 words = *reinterpret_cast<const uint4*>(columns(shared, warp, lane, n, j));
+      rows.words[0][n] = words.x, rows.words[1][n] = words.y;
+      rows.words[2][n] = words.z, rows.words[3][n] = words.w;
+    }
+    return rows;
+  }
+  static __device__ __forceinline__ void write(MtpBlockShared<P>& shared, int warp, int lane, int j,
+                                               const StepRows& rows) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      float values[8];
+#pragma unroll
+      for (int c = 0; c < 8; ++c) values[c] = rows.s[c / 2][2 * n + c % 2];
+      device::Pack<State, 8> pack;
+      pack.pack(values);
+      pack.store(columns(shared, warp, lane, n, j));
     }
   }
-  static __device__ __forceinline__ void read(MtpBlockShared<P>& shared, int warp, int lane,
-                                              PackedRows<P>& rows) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const unsigned char* from =
-          rows_of(shared, warp) + place(2 * (lane >> 2) + n) + 16 * (lane & 3);
-#pragma unroll
-      for (int j = 0; j < P::kSteps; ++j) {
-        const uint4 words = *reinterpret_cast<const uint4*>(from + 64 * j);
-        rows.words[j][0][n] = words.x, rows.words[j][1][n] = words.y;
-        rows.words[j][2][n] = words.z, rows.words[j][3][n] = words.w;
-      }
-    }
-  }
-  static __device__ __forceinline__ void write(MtpBlockShared<P>& shared, State* row0,
-                                               std::uint32_t line_stride, int warp, int lane,
-                                               const BlockRows<P>& rows) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      auto* to = reinterpret_cast<State*>(rows_of(shared, warp) + place(2 * (lane >> 2) + n)) +
-                 8 * (lane & 3);
-#pragma unroll
-      for (int j = 0; j < P::kSteps; ++j) {
-        float values[8];
-#pragma unroll
-        for (int c = 0; c < 8; ++c) values[c] = rows.s[j][c / 2][2 * (c % 2) + n];
-        device::Pack<State, 8> pack;
-        pack.pack(values);
-        pack.store(to + 32 * j);
-      }
-    }
+  static __device__ __forceinline__ void finish(MtpBlockShared<P>& shared, State* row0,
+                                                std::uint32_t line_stride, int warp, int lane) {
     __syncwarp();
     const unsigned char* buffer = rows_of(shared, warp) + 16 * (lane % kLanes);
     State* to =
@@ -135,8 +129,8 @@ struct VkTransfer {
   }
 };
 
-// States [.., K, V]: the CTA's 32 values of all K lines, 16 bytes a thread and access. A line is shared
-// by the warps, so both directions cross a barrier of the CTA.
+// States [.., K, V]: the CTA's values of all K lines, 16 bytes a thread and access. A line is
+// shared by the warps, so both directions cross a barrier of the CTA.
 template <class P>
 struct KvTransfer {
   using State = typename P::State;
@@ -148,8 +142,8 @@ struct KvTransfer {
   static __device__ __forceinline__ int place(int k, int c) {
     return (k * kChunks + c) ^ (2 * ((k >> 3) & 3));
   }
-  // A thread takes chunk thread % kChunks of lines thread / kChunks + i kStep. The same as place() of
-  // that chunk, of which there are only a few up to constants.
+  // A thread takes chunk thread % kChunks of lines thread / kChunks + i kStep. The same as place()
+  // of that chunk, of which there are only a few up to constants.
   static constexpr int kStep = P::kWarps * 32 / kChunks;
   static __device__ __forceinline__ int place_of(int thread, int i) {
     const int eight = thread / kChunks >> 3;  // lines of the thread's first access
@@ -168,60 +162,62 @@ struct KvTransfer {
     }
     arch::commit_copies();
   }
-  // The barrier that hands over the keys hands over the lines, too.
-  static __device__ __forceinline__ void wait() { arch::wait_copies<0>(); }
-  // The pair of values of the lane in lines 8 t + (0 or 1); lines further on lie at fixed distances.
+  static __device__ __forceinline__ void wait() {
+    arch::wait_copies<0>();
+    __syncthreads();
+  }
+  // The pair of values of the lane in lines 8 t + (0 or 1); lines further on lie at fixed
+  // distances.
   static __device__ __forceinline__ unsigned char* pair(unsigned char* state, int warp, int lane,
                                                         int odd) {
     const int first = warp * P::kWarpRows + 2 * (lane >> 2);
     return state + 16 * place(8 * (lane & 3) + odd, first / kChunk) +
            first % kChunk * static_cast<int>(sizeof(State));
   }
-  static __device__ __forceinline__ void read(MtpBlockShared<P>& shared, int warp, int lane,
-                                              BlockRows<P>& rows) {
-    unsigned char* from[2] = {pair(shared.state, warp, lane, 0), pair(shared.state, warp, lane, 1)};
+  static __device__ __forceinline__ StepRows read(MtpBlockShared<P>& shared, int warp, int lane,
+                                                  int j) {
+    unsigned char* from[2] = {pair(shared.state, warp, lane, 0) + 32 * j * P::kLineBytes,
+                              pair(shared.state, warp, lane, 1) + 32 * j * P::kLineBytes};
+    StepRows rows;
 #pragma unroll
-    for (int j = 0; j < P::kSteps; ++j) {
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        device::Pack<State, 2> pack;
-        pack.load(from[c & 1] + (32 * j + (c & 6)) * P::kLineBytes);
-        float values[2];
-        pack.unpack(values);
-        rows.s[j][c / 2][2 * (c % 2)] = values[0], rows.s[j][c / 2][2 * (c % 2) + 1] = values[1];
-      }
+    for (int c = 0; c < 8; ++c) {
+      device::Pack<State, 2> pack;
+      pack.load(from[c & 1] + (c & 6) * P::kLineBytes);
+      float values[2];
+      pack.unpack(values);
+      rows.s[c / 2][c % 2] = values[0], rows.s[c / 2][2 + c % 2] = values[1];
     }
+    return rows;
   }
-  static __device__ __forceinline__ void read(MtpBlockShared<P>& shared, int warp, int lane,
-                                              PackedRows<P>& rows) {
-    unsigned char* from[2] = {pair(shared.state, warp, lane, 0), pair(shared.state, warp, lane, 1)};
+  static __device__ __forceinline__ PackedStep<State> read_packed(MtpBlockShared<P>& shared,
+                                                                  int warp, int lane, int j) {
+    unsigned char* from[2] = {pair(shared.state, warp, lane, 0) + 32 * j * P::kLineBytes,
+                              pair(shared.state, warp, lane, 1) + 32 * j * P::kLineBytes};
+    PackedStep<State> rows;
 #pragma unroll
-    for (int j = 0; j < P::kSteps; ++j) {
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        const int line = (32 * j + 2 * m) * P::kLineBytes;
-        const auto even = *reinterpret_cast<const std::uint32_t*>(from[0] + line);
-        const auto odd = *reinterpret_cast<const std::uint32_t*>(from[1] + line);
-        rows.words[j][m][0] = __byte_perm(even, odd, 0x5410);
-        rows.words[j][m][1] = __byte_perm(even, odd, 0x7632);
-      }
+    for (int m = 0; m < 4; ++m) {
+      const auto even = *reinterpret_cast<const std::uint32_t*>(from[0] + 2 * m * P::kLineBytes);
+      const auto odd = *reinterpret_cast<const std::uint32_t*>(from[1] + 2 * m * P::kLineBytes);
+      rows.words[m][0] = __byte_perm(even, odd, 0x5410);
+      rows.words[m][1] = __byte_perm(even, odd, 0x7632);
     }
+    return rows;
   }
-  static __device__ __forceinline__ void write(MtpBlockShared<P>& shared, State* row0,
-                                               std::uint32_t line_stride, int warp, int lane,
-                                               const BlockRows<P>& rows) {
+  static __device__ __forceinline__ void write(MtpBlockShared<P>& shared, int warp, int lane, int j,
+                                               const StepRows& rows) {
     lane = arch::opaque(lane);  // so that places are computed again, not kept
-    unsigned char* into[2] = {pair(shared.state, warp, lane, 0), pair(shared.state, warp, lane, 1)};
+    unsigned char* into[2] = {pair(shared.state, warp, lane, 0) + 32 * j * P::kLineBytes,
+                              pair(shared.state, warp, lane, 1) + 32 * j * P::kLineBytes};
 #pragma unroll
-    for (int j = 0; j < P::kSteps; ++j) {
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        device::Pack<State, 2> pack;
-        const float values[2] = {rows.s[j][c / 2][2 * (c % 2)], rows.s[j][c / 2][2 * (c % 2) + 1]};
-        pack.pack(values);
-        pack.store(into[c & 1] + (32 * j + (c & 6)) * P::kLineBytes);
-      }
+    for (int c = 0; c < 8; ++c) {
+      device::Pack<State, 2> pack;
+      const float values[2] = {rows.s[c / 2][c % 2], rows.s[c / 2][2 + c % 2]};
+      pack.pack(values);
+      pack.store(into[c & 1] + (c & 6) * P::kLineBytes);
     }
+  }
+  static __device__ __forceinline__ void finish(MtpBlockShared<P>& shared, State* row0,
+                                                std::uint32_t line_stride, int warp, int lane) {
     __syncthreads();
     const int thread = warp * 32 + lane, c = thread % kChunks;
     State* to = row0 - warp * P::kWarpRows + c * kChunk +

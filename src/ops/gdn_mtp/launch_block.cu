@@ -11,7 +11,8 @@ namespace {
 constexpr int kK = 128;
 constexpr std::int64_t kMaxCluster = 8;
 
-constexpr int kRowsOfCta = kMtpBlockWarps * kMtpBlockWarpRows;
+constexpr int rows_of_cta(Options options) { return mtp_block_warps(options) * kMtpBlockWarpRows; }
+constexpr int kLeastRows = rows_of_cta(Options::kAny);
 
 bool narrow(const core::TokenView& view) {
   constexpr std::int64_t kMax = std::numeric_limits<std::uint32_t>::max();
@@ -51,16 +52,16 @@ bool is_int32(const core::IndexView& view) {
   return !view.present() || view.dtype == DType::kInt32;
 }
 
-bool is_usual(const MtpProblem& p, int tokens) {
-  return has_usual_gates(p) && p.l2norm && is_int32(p.slots.read) &&
-         !p.slots.read_columns.present() && is_int32(p.slots.write) && is_int32(p.commit_lengths) &&
-         !p.sequences.ragged() && p.sequences.tokens <= tokens && p.update_state &&
-         !p.norm.present();
+bool is_usual(const MtpProblem& p) {
+  return p.V % rows_of_cta(Options::kUsual) == 0 && has_usual_gates(p) && p.l2norm &&
+         is_int32(p.slots.read) && !p.slots.read_columns.present() && is_int32(p.slots.write) &&
+         is_int32(p.commit_lengths) && !p.sequences.ragged() &&
+         p.sequences.tokens <= kMtpBlockTokens && p.update_state && !p.norm.present();
 }
 
 MtpBlockArguments arguments(const MtpProblem& p) {
   MtpBlockArguments a{};
-  set_gates(a, p);
+  set_gates(a.gates, p);
   a.q = p.q.data, a.k = p.k.data, a.v = p.v.data;
   a.state = p.initial.data, a.out = p.out.data;
   a.q_stride = strides(p.q), a.k_stride = strides(p.k), a.v_stride = strides(p.v);
@@ -70,7 +71,7 @@ MtpBlockArguments arguments(const MtpProblem& p) {
   a.head_stride = static_cast<std::uint32_t>(p.initial.head_stride);
   a.line_stride = static_cast<std::uint32_t>(p.layout == StateLayout::kVK ? p.initial.v_stride
                                                                           : p.initial.k_stride);
-  a.group = static_cast<std::uint32_t>(p.heads / p.k_heads);
+  a.group = device::Divider(static_cast<std::uint32_t>(p.heads / p.k_heads));
   a.scale = static_cast<float>(p.scale), a.l2norm_eps = static_cast<float>(p.l2norm_eps);
   a.tokens = static_cast<std::uint32_t>(p.sequences.tokens);
   a.read_slots = index(p.slots.read), a.write_slots = index(p.slots.write);
@@ -85,16 +86,8 @@ MtpBlockArguments arguments(const MtpProblem& p) {
   return a;
 }
 
-// Tokens of a block: what a row has, or has in the mean. Under batch invariance the same for all.
-int block_tokens(const MtpProblem& p, const Context& context) {
-  const std::int64_t few = p.sequences.ragged() ? 4 * p.sequences.rows : 4;
-  return !context.batch_invariant && p.sequences.tokens <= few ? 4 : 8;
-}
-
-MtpBlockKernel kernel(const MtpProblem& p, const Context& context) {
-  const int tokens = block_tokens(p, context);
-  const BlockChoice choice{p.q.dtype, is_usual(p, tokens) ? Options::kUsual : Options::kAny,
-                           p.layout, tokens};
+MtpBlockKernel kernel(const MtpProblem& p, Options options) {
+  const BlockChoice choice{p.q.dtype, options, p.layout};
   const DType state = p.initial.dtype;
   if (state == DType::kFloat32) return select_block_f32(choice);
   return state == DType::kBFloat16 ? select_block_bf16(choice) : select_block_f16(choice);
@@ -105,11 +98,11 @@ MtpBlockKernel kernel(const MtpProblem& p, const Context& context) {
 const char* mtp_block_refuses(const MtpProblem& p, const Context& context) {
   constexpr std::int64_t kMaxGrid = 65535;  // of a grid's y and z
   if (p.K != kK) return "takes K = 128";
-  if (p.V % kRowsOfCta != 0) return "takes V that is a multiple of 32";
+  if (p.V % kLeastRows != 0) return "takes V that is a multiple of 32";
   if (p.q.dtype == DType::kFloat32) return "takes q, k, v in 16 bits";
   if (p.states_out.present() || p.step_slots.present()) return "keeps one state a row";
   if (p.heads > kMaxGrid || p.sequences.rows > kMaxGrid) return "more heads or rows than a grid";
-  static_assert(256 / kRowsOfCta <= kMaxCluster, "the fused norm takes a cluster a head");
+  static_assert(256 / kLeastRows <= kMaxCluster, "the fused norm takes a cluster a head");
   if (!wide(p.q, 8) || !wide(p.k, 8) || !wide(p.v, 2) || !wide(p.out, 2)) {
     return "q, k, v or out that is not aligned for vector accesses";
   }
@@ -127,12 +120,13 @@ const char* mtp_block_refuses(const MtpProblem& p, const Context& context) {
 
 void launch_mtp_block(const MtpProblem& p, const Context& context) {
   if (p.sequences.rows == 0) return;
+  const Options options = is_usual(p) ? Options::kUsual : Options::kAny;
   device::LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(p.V / kRowsOfCta), static_cast<unsigned>(p.heads),
-                    static_cast<unsigned>(p.sequences.rows));
-  shape.block = dim3(kMtpBlockWarps * 32);
+  shape.grid = dim3(static_cast<unsigned>(p.V / rows_of_cta(options)),
+                    static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.rows));
+  shape.block = dim3(static_cast<unsigned>(32 * mtp_block_warps(options)));
   if (p.norm.present()) shape.cluster = shape.grid.x;
-  device::launch(kernel(p, context), shape, arguments(p), context);
+  device::launch(kernel(p, options), shape, arguments(p), context);
 }
 
 }  // namespace hyla::gdn

@@ -12,27 +12,18 @@ struct BlockChoice {
   DType io;
   Options options;
   StateLayout layout;
-  int tokens;
 };
 
-template <class State, class Io, Options O, StateLayout Layout>
-MtpBlockKernel select_block(int tokens) {
-  if (tokens == 4) return mtp_block<MtpBlockPolicy<State, Io, O, Layout, 4>>;
-  return mtp_block<MtpBlockPolicy<State, Io, O, Layout, 8>>;
-}
-
 template <class State, class Io, Options O>
-MtpBlockKernel select_block(StateLayout layout, int tokens) {
-  if (layout == StateLayout::kVK) return select_block<State, Io, O, StateLayout::kVK>(tokens);
-  return select_block<State, Io, O, StateLayout::kKV>(tokens);
+MtpBlockKernel select_block(StateLayout layout) {
+  if (layout == StateLayout::kVK) return mtp_block<MtpBlockPolicy<State, Io, O, StateLayout::kVK>>;
+  return mtp_block<MtpBlockPolicy<State, Io, O, StateLayout::kKV>>;
 }
 
 template <class State, class Io>
 MtpBlockKernel select_block(const BlockChoice& c) {
-  if (c.options == Options::kUsual) {
-    return select_block<State, Io, Options::kUsual>(c.layout, c.tokens);
-  }
-  return select_block<State, Io, Options::kAny>(c.layout, c.tokens);
+  if (c.options == Options::kUsual) return select_block<State, Io, Options::kUsual>(c.layout);
+  return select_block<State, Io, Options::kAny>(c.layout);
 }
 
 template <class State>
