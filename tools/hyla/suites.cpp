@@ -193,6 +193,7 @@ const std::vector<const char*> kGpu = {
     "attention_prefill:lens=160+70,kvlen=300,hq=16,hk=2,d=256,page=64,kv=e4m3,device=cuda",
     "attention_prefill:lens=200+33,kvlen=250,hq=8,hk=2,d=128,page=16,kv=int8,device=cuda",
     "attention_prefill:lens=60+20,kvlen=3000+1500,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=90+1x6+4,kvlen=300,hq=16,hk=2,d=256,page=64,device=cuda",
 };
 
 // Chunked prefill: the shapes that others publish, very short ones, one long among many short.
@@ -235,7 +236,8 @@ const std::vector<const char*> kPrefill = {
     "gdn_prefill:lens=8192x4,norm=1,gate=raw,beta=logit,device=cuda",
 };
 
-// Attention prefill: the shapes of its targets, a chunk behind a long context, pages of one token.
+// Attention prefill: the shapes of its targets, a chunk behind a long context, pages of one token,
+// prompts beside decode rows.
 const std::vector<const char*> kAttention = {
     "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,device=cuda",
     "attention_prefill:lens=32768,hq=16,hk=2,d=256,page=64,device=cuda",
@@ -248,6 +250,7 @@ const std::vector<const char*> kAttention = {
     "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,kv=e4m3,device=cuda",
     "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,kv=int8,device=cuda",
     "attention_prefill:lens=4096x4,hq=32,hk=8,d=128,page=64,kv=e4m3,device=cuda",
+    "attention_prefill:lens=4096x2+1x62,kvlen=8192,hq=16,hk=2,d=256,page=64,device=cuda",
 };
 
 // Prefill of random shapes, for the choice between plans: heads as models have them, lengths from 16

@@ -8,6 +8,7 @@
 #include "reference/attention.h"
 #ifdef HYLA_HAS_CUDA
 #include "ops/attention/launch_rows.h"
+#include "ops/attention/mixed.h"
 #include "ops/attention_decode/launch_decode.h"
 #include "ops/attention_prefill/launch_prefill.h"
 #endif
@@ -18,15 +19,57 @@ namespace {
 using Problem = attention::RunProblem;
 
 #ifdef HYLA_HAS_CUDA
-// Up to 16 tokens a row are the decode kernel's; lengths are on the device, so the mean decides.
-const char* prefill_refuses(const Problem& problem, const Context& context) {
-  constexpr std::int64_t kDecodeTokens = 16;
+// Up to 16 tokens a row are the decode kernel's. Lengths are on the device, so what a call holds can
+// only be guessed from their sum: if equal rows have that sum they are all decode, drafts or
+// prompts; anything else may be a mixture. A wrong guess costs time, nothing else.
+constexpr std::int64_t kDecodeTokens = 16;
+
+enum class Guess { kDecode, kPrefill, kMixed };
+
+Guess guess(const Problem& problem) {
   const attention::Queries& q = problem.queries;
-  if (q.q.shape[0] <= kDecodeTokens * q.rows) return "takes more than 16 tokens a row";
-  return attention::attention_prefill_refuses(problem, context);
+  const std::int64_t rows = q.rows, tokens = q.q.shape[0];
+  if (tokens <= kDecodeTokens) return Guess::kDecode;
+  if (rows == 0 || tokens % rows != 0) return Guess::kMixed;
+  return tokens <= kDecodeTokens * rows ? Guess::kDecode : Guess::kPrefill;
+}
+
+const char* mixed_refuses(const Problem& problem, const Context& context) {
+  if (guess(problem) != Guess::kMixed) return "rows seem to be alike";
+  if (const char* reason = attention::attention_prefill_refuses(problem, context)) return reason;
+  return attention::decode::refuses(problem, context);
 }
 std::size_t prefill_bytes(const Problem& problem) {
   return attention::attention_prefill_workspace_bytes(problem.queries.rows);
+}
+std::int64_t most_decode_rows(const Problem& problem) {
+  return kDecodeTokens * (problem.queries.query_heads / problem.queries.kv_heads);
+}
+std::size_t decode_part(const Problem& problem) {
+  return attention::mixed_workspace_bytes(
+      attention::decode_rows_workspace_bytes(problem, most_decode_rows(problem)), 0);
+}
+std::size_t mixed_bytes(const Problem& problem) {
+  return decode_part(problem) + prefill_bytes(problem);
+}
+// Each kernel finds its rows on the device.
+void launch_mixed(const Problem& problem, const Workspace& workspace, const Context& context) {
+  const std::int64_t most = most_decode_rows(problem);
+  const std::size_t before = decode_part(problem);
+  Workspace rest = workspace;
+  rest.data = static_cast<char*>(workspace.data) + before;
+  rest.bytes = prefill_bytes(problem);
+  attention::launch_attention_prefill(problem, most, rest, context);
+  attention::launch_decode_rows(problem, most, workspace, context);
+}
+
+const char* prefill_refuses(const Problem& problem, const Context& context) {
+  const attention::Queries& q = problem.queries;
+  if (context.batch_invariant) return "bits that depend on the lengths of other rows";
+  if (guess(problem) == Guess::kDecode || q.q.shape[0] <= kDecodeTokens * q.rows) {
+    return "takes more than 16 tokens a row";
+  }
+  return attention::attention_prefill_refuses(problem, context);
 }
 void launch_prefill(const Problem& problem, const Workspace& workspace, const Context& context) {
   attention::launch_attention_prefill(problem, 0, workspace, context);
@@ -35,6 +78,7 @@ void launch_prefill(const Problem& problem, const Workspace& workspace, const Co
 
 constexpr core::Implementation<Problem> kTable[] = {
 #ifdef HYLA_HAS_CUDA
+    {"cuda_mixed", Device::Kind::kCuda, mixed_refuses, mixed_bytes, launch_mixed},
     {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill},
     {"cuda_decode", Device::Kind::kCuda, attention::decode::refuses,
      attention::decode_workspace_bytes, attention::launch_decode},

@@ -1,11 +1,10 @@
 // The workspace bound of attention.run: the most that any implementation needs.
 #include <hyla/attention.h>
 
-#include <algorithm>
-
 #include "core/check.h"
 #ifdef HYLA_HAS_CUDA
 #include "device/launch.h"
+#include "ops/attention/mixed.h"
 #include "ops/attention_decode/plan.h"
 #include "ops/attention_prefill/launch_prefill.h"
 #endif
@@ -27,8 +26,9 @@ std::size_t run_workspace_bytes(const RunBounds& bounds) {
   Context context;
   context.device = bounds.device;
   if (bounds.device.kind == Device::Kind::kCuda && device::refuses_device(context) == nullptr) {
-    return std::max(decode::workspace_bound(bounds, device::multiprocessors(context)),
-                    attention_prefill_workspace_bound(bounds, device::multiprocessors(context)));
+    const int processors = device::multiprocessors(context);
+    return mixed_workspace_bytes(decode::workspace_bound(bounds, processors),
+                                 attention_prefill_workspace_bound(bounds, processors));
   }
 #endif
   return 0;

@@ -12,8 +12,10 @@
 
 namespace hyla::attention::decode {
 
-inline constexpr int kUnit = 16;     // keys of a unit: what a warp multiplies at once
-inline constexpr int kWarpRows = 8;  // packed query rows of a warp
+inline constexpr int kUnit = 16;      // keys of a unit: what a warp multiplies at once
+inline constexpr int kWarpRows = 8;   // packed query rows of a warp
+inline constexpr int kWideRows = 64;  // of a CTA of the kernel for more of them,
+inline constexpr int kWideCtas = 2;   // of which an SM has so many
 inline constexpr int kMaxCtas = 256;
 inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
@@ -115,8 +117,11 @@ struct Sight {
 struct Pieces {
   float* values = nullptr;  // [CTAs, 2, rows, D]
   float2* sums = nullptr;   // [CTAs, 2, rows]: maximum (of log2), sum of weights
-  // [CTAs, 2]: {first token, first head, first packed row, packed rows} of piece 1; {pieces, ...}
-  int4* owners = nullptr;
+  // [entries, 2]: {first token, first head, first packed row, packed rows}, {pieces, first CTA}; an
+  // entry is an item's, or where there may be too many items, that of the CTA which begins it.
+  int4* entries = nullptr;
+  int* items = nullptr;  // how many entries were written
+  bool by_item = false;
 };
 
 struct Arguments {

@@ -38,27 +38,36 @@ __device__ __forceinline__ QueryRow query_row(const Arguments& a, int first_toke
   return query;
 }
 
-template <int N>
-__device__ __forceinline__ void write_out(const Output& out, const QueryRow& query, Softmax softmax,
-                                          int column, float (&x)[N]) {
+// What the sum of weighted values is multiplied with, and the LSE. A row that sees no key is zeros,
+// with a sink too.
+struct Finish {
   float factor = 0, lse = -INFINITY;
-  if (softmax.top != -INFINITY) {
-    float top = softmax.top, sum = softmax.sum;
-    factor = 1;
-    if (out.sinks != nullptr) {
-      const float sink =
-          kLog2E * device::load_number(out.sinks, out.sinks_dtype, query.head * out.sinks_stride);
-      top = fmaxf(top, sink);
-      factor = arch::exp2_fast(softmax.top - top);
-      sum = sum * factor + arch::exp2_fast(sink - top);
-    }
-    factor /= sum;
-    lse = (top + log2f(sum)) * kLn2;
+};
+__device__ __forceinline__ Finish finish(const Output& out, int head, const Softmax& softmax) {
+  Finish result;
+  if (softmax.top == -INFINITY) return result;
+  float top = softmax.top, sum = softmax.sum;
+  result.factor = 1;
+  if (out.sinks != nullptr) {
+    const float sink =
+        kLog2E * device::load_number(out.sinks, out.sinks_dtype, head * out.sinks_stride);
+    top = fmaxf(top, sink);
+    result.factor = arch::exp2_fast(softmax.top - top);
+    sum = sum * result.factor + arch::exp2_fast(sink - top);
   }
+  result.factor /= sum;
+  result.lse = (top + log2f(sum)) * kLn2;
+  return result;
+}
+
+// N values from `column` on.
+template <int N>
+__device__ __forceinline__ void write_columns(const Output& out, const QueryRow& query,
+                                              const Finish& with, int column, float (&x)[N]) {
   if (column < out.dim) {
     const std::int64_t at = query.token * out.token_stride + query.head * out.head_stride + column;
 #pragma unroll
-    for (int i = 0; i < N; ++i) x[i] *= factor;
+    for (int i = 0; i < N; ++i) x[i] *= with.factor;
     if (out.wide) {
       device::store_wide(out.data, out.dtype, at, x);
     } else {
@@ -67,8 +76,14 @@ __device__ __forceinline__ void write_out(const Output& out, const QueryRow& que
     }
   }
   if (column == 0 && out.lse != nullptr) {
-    out.lse[query.token * out.lse_token_stride + query.head * out.lse_head_stride] = lse;
+    out.lse[query.token * out.lse_token_stride + query.head * out.lse_head_stride] = with.lse;
   }
+}
+
+template <int N>
+__device__ __forceinline__ void write_out(const Output& out, const QueryRow& query,
+                                          const Softmax& softmax, int column, float (&x)[N]) {
+  write_columns(out, query, finish(out, query.head, softmax), column, x);
 }
 
 }  // namespace hyla::attention::decode

@@ -7,64 +7,124 @@
 
 namespace hyla::attention::decode {
 
-inline constexpr int kCombineRows = 8;  // along y of the grid
 inline constexpr int kCombineThreads = 256;
 
-// Grid: (CTAs of the decode kernel, kCombineRows). A thread has four columns; slices of a CTA take pieces in turns.
+// An item whose keys several CTAs saw, and where its pieces are: the first is the last of the CTA
+// that begins the item, the others are the first of those that follow.
+struct Entry {
+  int4 what, where;
+
+  __device__ __forceinline__ Entry(const Pieces& pieces, int index)
+      : what(__ldcg(pieces.entries + index * 2)), where(__ldcg(pieces.entries + index * 2 + 1)) {
+    if (pieces.by_item && index >= __ldcg(pieces.items)) where.x = 0;
+  }
+  __device__ __forceinline__ int pieces() const { return where.x; }
+  template <class Shape>
+  __device__ __forceinline__ std::int64_t place(int piece, int row) const {
+    const std::int64_t slot = piece == 0 ? where.y * 2 + 1 : (where.y + piece) * 2;
+    return slot * Shape::kRows + row;
+  }
+  template <class Shape>
+  __device__ __forceinline__ QueryRow query(const Arguments& a, int row) const {
+    return query_row<Shape>(a, what.x, what.y, what.z, what.w, row);
+  }
+};
+
+// Few pieces an item: a thread has four columns of one row. Grid: (entries, rows / kRowsAtOnce).
 template <class Shape>
 __global__ void __launch_bounds__(kCombineThreads)
-    attention_combine(const __grid_constant__ Arguments a) {
-  constexpr int kLanes = Shape::D / 4, kSlices = kCombineThreads / kLanes;
+    attention_combine_rows(const __grid_constant__ Arguments a) {
+  constexpr int kLanes = Shape::D / 4, kRowsAtOnce = kCombineThreads / kLanes, kAtOnce = 4;
+  arch::let_next_grid_start();
+  arch::wait_for_previous_grid();
+  const Entry entry(a.pieces, static_cast<int>(blockIdx.x));
+  const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
+  const int row =
+      static_cast<int>(blockIdx.y) * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+  if (row >= Shape::kRows) return;
+  const QueryRow query = entry.query<Shape>(a, row);
+  const int pieces = entry.pieces();
+  if (pieces == 0 || query.token < 0) return;
+  Softmax all;
+  float x[4] = {};
+#pragma unroll 1
+  for (int first = 0; first < pieces; first += kAtOnce) {
+    float2 sums[kAtOnce];
+    float4 values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int64_t at = entry.place<Shape>(min(first + i, pieces - 1), row);
+      sums[i] = __ldcg(a.pieces.sums + at);
+      values[i] = __ldcg(reinterpret_cast<const float4*>(a.pieces.values + at * Shape::D + column));
+    }
+    float top = all.top;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i < pieces) top = fmaxf(top, sums[i].x);
+    }
+    const float old = weight(all.top, top);
+    all = {top, all.sum * old};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) x[c] *= old;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i >= pieces) break;
+      const float factor = weight(sums[i].x, top);
+      all.sum += factor * sums[i].y;
+      x[0] += factor * values[i].x, x[1] += factor * values[i].y;
+      x[2] += factor * values[i].z, x[3] += factor * values[i].w;
+    }
+  }
+  write_out(a.out, query, all, column, x);
+}
+
+// Many pieces an item: slices of a CTA take pieces of one row in turns. Grid: (entries, rows, D /
+// Columns).
+template <class Shape, int Columns>
+__global__ void __launch_bounds__(kCombineThreads)
+    attention_combine_pieces(const __grid_constant__ Arguments a) {
+  constexpr int kLanes = Columns / 4, kSlices = kCombineThreads / kLanes;
   __shared__ float4 values[kSlices][kLanes];
   __shared__ float sums[kSlices];
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
-  const int cta = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const int4 owner = __ldcg(a.pieces.owners + cta * 2);
-  const int pieces = __ldcg(a.pieces.owners + cta * 2 + 1).x;
-  if (pieces == 0) return;
-  // The first piece is this CTA's last, the others are the first of the CTAs that follow.
-  const auto place = [&](int piece, int row) {
-    return (piece == 0 ? cta * 2 + 1 : (cta + piece) * 2) * Shape::kRows + row;
-  };
-  const int slice = thread / kLanes, column = thread % kLanes * 4;
-#pragma unroll 1
-  for (int row = static_cast<int>(blockIdx.y); row < Shape::kRows; row += kCombineRows) {
-    const QueryRow query = query_row<Shape>(a, owner.x, owner.y, owner.z, owner.w, row);
-    if (query.token < 0) continue;
-    Softmax all;
-    for (int piece = thread & 31; piece < pieces; piece += 32) {
-      all.top = fmaxf(all.top, __ldcg(a.pieces.sums + place(piece, row)).x);
-    }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      all.top = fmaxf(all.top, __shfl_xor_sync(device::kFullWarp, all.top, step));
-    }
-    float x[4] = {};
-#pragma unroll 4
-    for (int piece = slice; piece < pieces; piece += kSlices) {
-      const int at = place(piece, row);
-      const float2 own = __ldcg(a.pieces.sums + at);
-      const float4 y =
-          __ldcg(reinterpret_cast<const float4*>(a.pieces.values + at * Shape::D + column));
-      const float factor = weight(own.x, all.top);
-      all.sum += factor * own.y;
-      x[0] += factor * y.x, x[1] += factor * y.y, x[2] += factor * y.z, x[3] += factor * y.w;
-    }
-    values[slice][thread % kLanes] = make_float4(x[0], x[1], x[2], x[3]);
-    if (column == 0) sums[slice] = all.sum;
-    __syncthreads();
-    if (slice == 0) {
-#pragma unroll
-      for (int other = 1; other < kSlices; ++other) {
-        const float4 y = values[other][thread];
-        x[0] += y.x, x[1] += y.y, x[2] += y.z, x[3] += y.w;
-        all.sum += sums[other];
-      }
-      write_out(a.out, query, all, column, x);
-    }
-    __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x), row = static_cast<int>(blockIdx.y);
+  const Entry entry(a.pieces, static_cast<int>(blockIdx.x));
+  const QueryRow query = entry.query<Shape>(a, row);
+  const int pieces = entry.pieces();
+  if (pieces == 0 || query.token < 0) return;
+  const int slice = thread / kLanes, own_column = thread % kLanes * 4;
+  const int column = static_cast<int>(blockIdx.z) * Columns + own_column;
+  Softmax all;
+  for (int piece = thread & 31; piece < pieces; piece += 32) {
+    all.top = fmaxf(all.top, __ldcg(a.pieces.sums + entry.place<Shape>(piece, row)).x);
   }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    all.top = fmaxf(all.top, __shfl_xor_sync(device::kFullWarp, all.top, step));
+  }
+  float x[4] = {};
+#pragma unroll 4
+  for (int piece = slice; piece < pieces; piece += kSlices) {
+    const std::int64_t at = entry.place<Shape>(piece, row);
+    const float2 own = __ldcg(a.pieces.sums + at);
+    const float4 y =
+        __ldcg(reinterpret_cast<const float4*>(a.pieces.values + at * Shape::D + column));
+    const float factor = weight(own.x, all.top);
+    all.sum += factor * own.y;
+    x[0] += factor * y.x, x[1] += factor * y.y, x[2] += factor * y.z, x[3] += factor * y.w;
+  }
+  values[slice][thread % kLanes] = make_float4(x[0], x[1], x[2], x[3]);
+  if (own_column == 0) sums[slice] = all.sum;
+  __syncthreads();
+  if (slice != 0) return;
+#pragma unroll
+  for (int other = 1; other < kSlices; ++other) {
+    const float4 y = values[other][thread];
+    x[0] += y.x, x[1] += y.y, x[2] += y.z, x[3] += y.w;
+    all.sum += sums[other];
+  }
+  write_out(a.out, query, all, column, x);
 }
 
 }  // namespace hyla::attention::decode

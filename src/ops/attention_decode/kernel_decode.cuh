@@ -8,7 +8,7 @@
 #include "arch/grid_dependency.cuh"
 #include "ops/attention_decode/fragments.cuh"
 #include "ops/attention_decode/merge.cuh"
-#include "ops/attention_decode/ring.cuh"
+#include "ops/attention_decode/share.cuh"
 
 namespace hyla::attention::decode {
 
@@ -210,39 +210,91 @@ __device__ __forceinline__ void weigh(float (&s)[4], const Scales& scales, WarpS
   p[1] = arch::transpose_matrix(pack<Math>(s[2] * scales.high, s[3] * scales.high));
 }
 
-// One warp's part of a segment: units `part`, part + kParts, ...
+// What a warp does with the keys of a unit, and then with its values.
 template <class Shape>
-__device__ __forceinline__ void stream(const Arguments& a, const Segment& segment,
-                                       const WarpQueries<Shape>& queries, Ring<Shape>& ring,
-                                       int& slot, int part, WarpState<Shape>& state, int lane) {
-#pragma unroll 1
-  for (int key = segment.begin + part * kUnit; key < segment.end; key += Shape::kParts * kUnit) {
-    ring.wait();
-    float s[4] = {};
-    if (Shape::kSharing == 1 || queries.any) {
-      scores<Shape>(ring.tile(slot), queries.fragments, s, lane);
-      if constexpr (Shape::kQuantised) {
-        if (a.cache.k_scales != nullptr) {
-          const Scales scales(ring.scales(slot), lane);
-          s[0] *= scales.low, s[1] *= scales.low, s[2] *= scales.high, s[3] *= scales.high;
-        }
+__device__ __forceinline__ void use_keys(const Arguments& a, const WarpQueries<Shape>& queries,
+                                         const Ring<Shape>& ring, int slot, int key, float (&s)[4],
+                                         int lane) {
+  if (Shape::kSharing == 1 || queries.any) {
+    scores<Shape>(ring.tile(slot), queries.fragments, s, lane);
+    if constexpr (Shape::kQuantised) {
+      if (a.cache.k_scales != nullptr) {
+        const Scales scales(ring.scales(slot), lane);
+        s[0] *= scales.low, s[1] *= scales.low, s[2] *= scales.high, s[3] *= scales.high;
       }
     }
-    ring.refill_keys(slot);
-    if (++slot == Shape::kSlots) slot = 0;
     finish_logits<Shape>(a, queries, key, s, lane);
-    ring.wait();
-    if (Shape::kSharing == 1 || queries.any) {
-      Scales scales;
-      if constexpr (Shape::kQuantised) {
-        if (a.cache.v_scales != nullptr) scales = Scales(ring.scales(slot), lane);
-      }
-      std::uint32_t p[2];
-      weigh<Shape>(s, scales, state, p);
-      add_values<Shape>(ring.tile(slot), p[0], p[1], state.values, lane);
+  }
+}
+template <class Shape>
+__device__ __forceinline__ void use_values(const Arguments& a, const WarpQueries<Shape>& queries,
+                                           const Ring<Shape>& ring, int slot, float (&s)[4],
+                                           WarpState<Shape>& state, int lane) {
+  if (Shape::kSharing == 1 || queries.any) {
+    Scales scales;
+    if constexpr (Shape::kQuantised) {
+      if (a.cache.v_scales != nullptr) scales = Scales(ring.scales(slot), lane);
     }
-    ring.refill_values(slot);
-    if (++slot == Shape::kSlots) slot = 0;
+    std::uint32_t p[2];
+    weigh<Shape>(s, scales, state, p);
+    add_values<Shape>(ring.tile(slot), p[0], p[1], state.values, lane);
+  }
+}
+
+// The listed segments, of which the first may be alone so far (`rest` then lists the others, once in
+// every warp). One loop fills the ring and uses it, so that little code lies before the first copy.
+template <class Shape, class List>
+__device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list, Ring<Shape>& ring,
+                                       MergeSums<Shape>& sums, float* merge_area, const Seat& seat,
+                                       int warp, bool complete, const List& rest) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  // A slot that held keys gets keys again, or where their number is odd, values.
+  constexpr bool kOdd = Shape::kSlots % 2 != 0;
+  WarpQueries<Shape> queries;
+  WarpState<Shape> state;
+  int filled = 0, slot = 0, at = -1, key = 0, end = 0;
+  const auto next_slot = [&] { slot = slot + 1 == Shape::kSlots ? 0 : slot + 1; };
+#pragma unroll 1
+  while (true) {
+    float s[4] = {};
+    const bool full = filled == Shape::kSlots;
+    // The first segment's queries are asked for before its keys.
+    if (full ? key >= end : at < 0) {
+#pragma unroll 1
+      do {
+        if (at >= 0) {
+          merge<Shape>(a, list.segments[at], state, sums, merge_area, warp, lane);
+          state = {};
+        }
+        if (++at == list.count) return;
+        const Segment& segment = list.segments[at];
+        key = segment.begin + seat.part * kUnit;
+        end = segment.end;
+        load_queries<Shape>(a, segment, seat.head, seat.member, queries, lane);
+      } while (full && key >= end);
+    }
+    if (full) {
+      ring.wait();
+      use_keys<Shape>(a, queries, ring, slot, key, s, lane);
+    } else if (!complete && (ring.exhausted() || filled >= Shape::kSlots - 2)) {
+      rest();
+      ring.open(list.count);
+      complete = true;
+    }
+    if (!kOdd || filled > 0) {
+      ring.template refill<kOdd>(slot);
+      next_slot();
+      if (!full) ++filled;
+    }
+    if (full) {
+      ring.wait();
+      use_values<Shape>(a, queries, ring, slot, s, state, lane);
+      key += Shape::kParts * kUnit;
+    } else {
+      ++filled;
+    }
+    ring.template refill<!kOdd>(slot);
+    next_slot();
   }
 }
 
@@ -255,35 +307,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __shared__ MergeSums<Shape> sums;
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
-  const int lane = static_cast<int>(threadIdx.x) & 31;
   const int warp = __shfl_sync(device::kFullWarp, static_cast<int>(threadIdx.x) >> 5, 0);
-  const int ring_index = warp / Shape::kSharing, member = warp % Shape::kSharing;
-  const int head = ring_index / Shape::kParts, part = ring_index % Shape::kParts;
+  const int ring_index = warp / Shape::kSharing;
+  const Seat seat{ring_index % Shape::kParts, ring_index / Shape::kParts, warp % Shape::kSharing};
   constexpr int kTiles = Shape::kRings * Shape::kSlots * Shape::kTileBytes;
   const std::uint32_t tiles =
       arch::shared_address(memory) + ring_index * Shape::kSlots * Shape::kTileBytes;
   const std::uint32_t scales =
       arch::shared_address(memory) + kTiles + ring_index * Shape::kSlots * kUnit * 4;
   auto* merge_area = reinterpret_cast<float*>(memory + kTiles + Shape::kScaleBytes);
-
-  const Share share = find_share<Shape>(a, list);
-  int begin = share.begin;
-#pragma unroll 1
-  while (const int count = list_segments<Shape>(a, share, begin, list)) {
-    Ring<Shape> ring(a, list.segments, count, tiles, scales, part, head, member);
-    int slot = 0;
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const Segment& segment = list.segments[i];
-      WarpQueries<Shape> queries;
-      load_queries<Shape>(a, segment, head, member, queries, lane);
-      WarpState<Shape> state;
-      stream<Shape>(a, segment, queries, ring, slot, part, state, lane);
-      merge<Shape>(a, segment, state, sums, merge_area, warp, lane);
-    }
-    arch::wait_copies<0>();
-  }
-  if (threadIdx.x < 2) a.pieces.owners[blockIdx.x * 2 + threadIdx.x] = list.owner[threadIdx.x];
+  run_share<Shape>(a, list, tiles, scales, seat,
+                   [&](Ring<Shape>& ring, bool complete, const auto& rest) {
+                     stream<Shape>(a, list, ring, sums, merge_area, seat, warp, complete, rest);
+                   });
 }
 
 }  // namespace hyla::attention::decode

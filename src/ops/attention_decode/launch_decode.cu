@@ -14,7 +14,11 @@ decode::Plan plan_of(const RunProblem& problem, std::int64_t most_packed) {
 }  // namespace
 
 std::size_t decode_workspace_bytes(const RunProblem& problem) {
-  return decode::workspace_bytes(plan_of(problem, decode::kAllRows));
+  return decode_rows_workspace_bytes(problem, decode::kAllRows);
+}
+
+std::size_t decode_rows_workspace_bytes(const RunProblem& problem, std::int64_t most_packed) {
+  return decode::workspace_bytes(plan_of(problem, most_packed));
 }
 
 void launch_decode(const RunProblem& problem, const Workspace& workspace, const Context& context) {

@@ -4,31 +4,59 @@
 #include "device/launch.h"
 #include "ops/attention_decode/kernel_combine.cuh"
 #include "ops/attention_decode/kernel_decode.cuh"
+#include "ops/attention_decode/kernel_wide.cuh"
 #include "ops/attention_decode/launch_decode.h"
 
 namespace hyla::attention::decode {
 
 template <class Shape>
-void launch_shape(const Arguments& arguments, const Plan& plan, const Context& context) {
+void launch_combine(const Arguments& arguments, const Plan& plan, const Context& context) {
+  constexpr int kColumns = 64, kFewItems = 32;  // few items have many pieces each
+  constexpr int kRowsAtOnce = kCombineThreads / (Shape::D / 4);
+  device::LaunchShape shape;
+  shape.block = dim3(kCombineThreads);
+  shape.programmatic = true;
+  if (plan.entries <= kFewItems) {
+    shape.grid = dim3(static_cast<unsigned>(plan.entries), Shape::kRows, Shape::D / kColumns);
+    device::launch(attention_combine_pieces<Shape, kColumns>, shape, arguments, context);
+  } else {
+    shape.grid =
+        dim3(static_cast<unsigned>(plan.entries), (Shape::kRows + kRowsAtOnce - 1) / kRowsAtOnce);
+    device::launch(attention_combine_rows<Shape>, shape, arguments, context);
+  }
+}
+
+template <class Shape>
+void launch_shape(void (*kernel)(Arguments), const Arguments& arguments, const Plan& plan,
+                  const Context& context) {
   device::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>(plan.ctas));
   shape.block = dim3(Shape::kThreads);
   shape.shared_bytes = Shape::kSharedBytes;
-  device::launch(attention_decode<Shape>, shape, arguments, context);
-  shape.grid.y = kCombineRows;
-  shape.block = dim3(kCombineThreads);
-  shape.shared_bytes = 0;
-  shape.programmatic = true;
-  device::launch(attention_combine<Shape>, shape, arguments, context);
+  device::launch(kernel, shape, arguments, context);
+  launch_combine<Shape>(arguments, plan, context);
+}
+
+template <class Stored, int D, int Sharing, int Heads>
+void launch_stream(const Arguments& arguments, const Plan& plan, const Context& context) {
+  using Chosen = Shape<Stored, D, Sharing, Heads>;
+  launch_shape<Chosen>(attention_decode<Chosen>, arguments, plan, context);
 }
 
 template <class Stored, int D>
 void launch_dim(const Arguments& arguments, const Plan& plan, const Context& context) {
-  if (plan.sharing == 4) return launch_shape<Shape<Stored, D, 4, 1>>(arguments, plan, context);
-  if constexpr (D == 128) {
-    if (plan.heads == 4) return launch_shape<Shape<Stored, D, 1, 4>>(arguments, plan, context);
+  if constexpr (sizeof(Stored) == 2) {
+    using Chosen = WideShape<Stored, D>;
+    if (plan.wide) {
+      return launch_shape<Chosen>(attention_wide<Chosen>, arguments, plan, context);
+    }
+  } else {
+    if (plan.sharing == 4) return launch_stream<Stored, D, 4, 1>(arguments, plan, context);
   }
-  launch_shape<Shape<Stored, D, 1, 1>>(arguments, plan, context);
+  if constexpr (D == 128) {
+    if (plan.heads == 4) return launch_stream<Stored, D, 1, 4>(arguments, plan, context);
+  }
+  launch_stream<Stored, D, 1, 1>(arguments, plan, context);
 }
 
 template <class Stored>

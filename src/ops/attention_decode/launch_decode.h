@@ -9,6 +9,7 @@ namespace hyla::attention {
 
 std::size_t decode_workspace_bytes(const RunProblem& problem);
 void launch_decode(const RunProblem& problem, const Workspace& workspace, const Context& context);
+std::size_t decode_rows_workspace_bytes(const RunProblem& problem, std::int64_t most_packed);
 // The rows n with q_len[n] * Hq / Hk <= most_packed; the others are not touched.
 void launch_decode_rows(const RunProblem& problem, std::int64_t most_packed,
                         const Workspace& workspace, const Context& context);

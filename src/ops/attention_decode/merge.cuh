@@ -48,7 +48,8 @@ __device__ __forceinline__ void write_row(const Arguments& a, const Segment& seg
     if (query.token >= 0) write_out(a.out, query, softmax, column, x);
     return;
   }
-  const int at = (static_cast<int>(blockIdx.x) * 2 + segment.piece) * Shape::kRows + row;
+  const std::int64_t at =
+      (static_cast<std::int64_t>(blockIdx.x) * 2 + segment.piece) * Shape::kRows + row;
   __stcg(reinterpret_cast<float4*>(a.pieces.values + at * Shape::D + column),
          make_float4(x[0], x[1], x[2], x[3]));
   if (column == 0) __stcg(a.pieces.sums + at, make_float2(softmax.top, softmax.sum));

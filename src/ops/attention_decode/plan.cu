@@ -18,7 +18,7 @@ int padded(std::int64_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
 std::size_t bytes(int ctas, std::int64_t rows, std::int64_t dim) {
   const auto pieces = static_cast<std::size_t>(2 * ctas * rows);
   return pieces * (static_cast<std::size_t>(dim) * sizeof(float) + sizeof(float2)) +
-         static_cast<std::size_t>(ctas) * 2 * sizeof(int4);
+         static_cast<std::size_t>(ctas) * 2 * sizeof(int4) + sizeof(int);
 }
 
 bool one_byte(DType dtype) { return size_of(dtype) == 1; }
@@ -210,6 +210,7 @@ Output output_of(const Queries& from) {
 
 const char* refuses(const RunProblem& problem, const Context& context) {
   if (const char* reason = device::refuses_device(context)) return reason;
+  if (context.batch_invariant) return "bits that depend on the lengths of other rows";
   const Queries& q = problem.queries;
   const DType stored = problem.cache.k.dtype;
   if (q.q.dtype == DType::kFloat32) return "queries are float32";
@@ -229,13 +230,25 @@ Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multipro
   const Queries& q = problem.queries;
   Plan plan;
   plan.dim = padded(std::max(q.head_dim, q.value_dim));
-  // Lengths are on the device; their mean is known here, unless long ones are someone else's.
-  const std::int64_t rows = std::max<std::int64_t>(q.rows, 1);
-  const std::int64_t mean = std::max<std::int64_t>((q.q.shape[0] + rows - 1) / rows, 1);
-  const std::int64_t tokens = most_packed < kAllRows ? 1 : mean;
-  if (tokens * (q.query_heads / q.kv_heads) > kWarpRows) plan.sharing = 4;
-  if (plan.dim == 128 && plan.sharing == 1 && q.kv_heads % 4 == 0) plan.heads = 4;
-  plan.ctas = std::min(multiprocessors, kMaxCtas);
+  // Lengths are on the device; their mean is known here, unless long ones are someone else's: then
+  // the others may be drafts.
+  const std::int64_t rows = std::max<std::int64_t>(q.rows, 1), all = q.q.shape[0];
+  const std::int64_t group = q.query_heads / q.kv_heads;
+  const std::int64_t mean = std::max<std::int64_t>(all / rows, 1);
+  const bool unknown = most_packed < kAllRows;
+  const bool many = mean * group > kWarpRows;
+  if (one_byte(problem.cache.k.dtype)) {
+    if (unknown ? group > kWarpRows : many) plan.sharing = 4;
+  } else if (unknown || many) {
+    plan.wide = q.scale > 0;  // it takes maxima before it multiplies
+  }
+  if (plan.dim == 128 && plan.sharing == 1 && !plan.wide && q.kv_heads % 4 == 0) plan.heads = 4;
+  plan.ctas = std::min(multiprocessors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
+  const std::int64_t blocks = q.kv_heads / plan.heads, chunk = plan.rows() / plan.heads;
+  const std::int64_t items =
+      blocks * std::min(all * ((group + chunk - 1) / chunk), all * group / chunk + rows);
+  plan.by_item = items <= plan.ctas;
+  plan.entries = plan.by_item ? static_cast<int>(items) : plan.ctas;
   return plan;
 }
 
@@ -260,16 +273,17 @@ std::size_t workspace_bytes(const Plan& plan) { return bytes(plan.ctas, plan.row
 std::size_t workspace_bound(const RunBounds& bounds, int multiprocessors) {
   const std::int64_t dim = std::max(bounds.head_dim, bounds.value_dim);
   if (dim > 256 || bounds.io == DType::kFloat32) return 0;
-  const int ctas = std::min(multiprocessors, kMaxCtas), size = padded(dim);
-  // The most rows that a CTA of any plan has.
-  return bytes(ctas, 4 * kWarpRows, size);
+  // The plan with most rows.
+  return bytes(std::min(multiprocessors, kMaxCtas) * kWideCtas, kWideRows, padded(dim));
 }
 
 void set_workspace(Arguments& a, const Plan& plan, void* memory) {
   const std::int64_t pieces = std::int64_t{2} * plan.ctas * plan.rows();
   a.pieces.values = static_cast<float*>(memory);
   a.pieces.sums = reinterpret_cast<float2*>(a.pieces.values + pieces * plan.dim);
-  a.pieces.owners = reinterpret_cast<int4*>(a.pieces.sums + pieces);
+  a.pieces.entries = reinterpret_cast<int4*>(a.pieces.sums + pieces);
+  a.pieces.items = reinterpret_cast<int*>(a.pieces.entries + 2 * plan.ctas);
+  a.pieces.by_item = plan.by_item;
 }
 
 }  // namespace hyla::attention::decode

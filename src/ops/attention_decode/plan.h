@@ -9,12 +9,15 @@
 namespace hyla::attention::decode {
 
 struct Plan {
-  int dim = 0;      // D and DV padded to 64, 128 or 256
-  int sharing = 1;  // warps of 8 query rows that read the same keys
-  int heads = 1;    // KV heads that a CTA takes together
+  int dim = 0;        // D and DV padded to 64, 128 or 256
+  int sharing = 1;    // warps of 8 query rows that read the same keys
+  int heads = 1;      // KV heads that a CTA takes together
+  bool wide = false;  // kernel_wide.cuh
   int ctas = 0;
+  int entries = 0;  // items, or CTAs, that may have pieces
+  bool by_item = false;
 
-  int rows() const { return heads * sharing * kWarpRows; }
+  int rows() const { return wide ? kWideRows : heads * sharing * kWarpRows; }
 };
 
 inline constexpr std::int64_t kAllRows = INT32_MAX;

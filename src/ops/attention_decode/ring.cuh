@@ -4,6 +4,7 @@
 #pragma once
 
 #include "arch/cp_async.cuh"
+#include "arch/cp_async_once.cuh"
 #include "arch/shared_address.cuh"
 #include "device/reduce.cuh"
 #include "ops/attention_decode/work.cuh"
@@ -20,44 +21,35 @@ struct LanePlace {
   std::uint32_t row = kNowhere, scale = 0;
 };
 
+// A warp's place among those of its CTA: which keys, which head, and which rows of a ring that it
+// shares.
+struct Seat {
+  int part, head, member;
+};
+
 template <class Shape>
 class Ring {
  public:
-  __device__ __forceinline__ Ring(const Arguments& a, const Segment* segments, int count,
-                                  std::uint32_t tiles, std::uint32_t scales, int part, int head,
-                                  int member)
+  __device__ __forceinline__ Ring(const Arguments& a, const Segment* segments, std::uint32_t tiles,
+                                  std::uint32_t scales, const Seat& seat)
       : a_(a.cache),
         segments_(segments),
-        count_(count),
         tiles_(tiles),
         scales_(scales),
-        part_(part),
-        head_(head),
-        member_(member),
-        lane_(static_cast<int>(threadIdx.x) & 31) {
-    enter(0);
-    // Nothing is in flight yet: several look-ups at once.
-#pragma unroll 1
-    for (int slot = 0; slot < Shape::kSlots; slot += 2 * kAhead) {
-      LanePlace places[kAhead];
-      int heads[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        places[i] = look_up();
-        heads[i] = next_head_;
-        advance();
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        current_ = places[i];
-        current_head_ = heads[i];
-        complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
-        issue_current_keys(slot + 2 * i);
-        issue_values(slot + 2 * i + 1);
-      }
-    }
+        part_(seat.part),
+        head_(seat.head),
+        member_(seat.member),
+        lane_(static_cast<int>(threadIdx.x) & 31) {}
+
+  // So many segments are listed now.
+  __device__ __forceinline__ void open(int count) {
+    count_ = count;
+    if (!exhausted()) return;
+    enter(at_);
     next_ = look_up();
   }
+  // There is nothing to fill a slot with.
+  __device__ __forceinline__ bool exhausted() const { return next_head_ < 0; }
 
   // Until the oldest tile is there.
   __device__ __forceinline__ void wait() const {
@@ -68,24 +60,37 @@ class Ring {
     return tiles_ + slot * Shape::kTileBytes;
   }
   __device__ __forceinline__ std::uint32_t scales(int slot) const {
-    return scales_ + slot * (kUnit * 4);
+    return scales_ + slot * (Shape::kTileKeys * 4);
   }
 
-  // The tile of the slot has been read; the next unit's takes its place.
-  __device__ __forceinline__ void refill_keys(int slot) {
+  // The tile of the slot has been read; the next keys or values take its place.
+  template <bool kValues>
+  __device__ __forceinline__ void refill(int slot) {
     meet();
-    issue_keys(slot);
+    if constexpr (kValues) {
+      issue_values(slot);
+    } else {
+      issue_keys(slot);
+    }
   }
-  __device__ __forceinline__ void refill_values(int slot) {
-    meet();
-    issue_values(slot);
+  // The next unit's keys, then its values.
+  __device__ __forceinline__ void issue_keys(int slot) {
+    current_ = next_;
+    current_head_ = next_head_;
+    if (current_head_ >= 0) {
+      advance();
+      next_ = look_up();
+      complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
+    }
+    issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_chunks, a_.k_scales);
+  }
+  __device__ __forceinline__ void issue_values(int slot) {
+    issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_chunks, a_.v_scales);
   }
 
  private:
   static constexpr int kLanesPerRow = Shape::kRowBytes / 16, kRowsAtOnce = 32 / kLanesPerRow;
-  static constexpr int kOwnRows = kUnit / Shape::kSharing;  // rows that this warp copies
-  static constexpr int kAhead = 3;
-  static_assert(Shape::kSlots % (2 * kAhead) == 0);
+  static constexpr int kOwnRows = Shape::kTileKeys / Shape::kSharing;  // that this warp copies
   static constexpr int kSteps = kOwnRows / kRowsAtOnce > 0 ? kOwnRows / kRowsAtOnce : 1;
 
   __device__ __forceinline__ void meet() const {
@@ -100,7 +105,7 @@ class Ring {
   __device__ __forceinline__ void enter(int index) {
     at_ = index;
     while (at_ < count_) {
-      key_ = segments_[at_].begin + part_ * kUnit;
+      key_ = segments_[at_].begin + part_ * Shape::kTileKeys;
       end_ = segments_[at_].end;
       if (key_ < end_) return;
       ++at_;
@@ -113,7 +118,7 @@ class Ring {
     if (at_ >= count_) return place;
     const Segment& segment = segments_[at_];
     next_head_ = segment.first_head + head_;
-    const int token = key_ + (lane_ & (kUnit - 1));
+    const int token = key_ + member_ * kOwnRows + (lane_ & (kOwnRows - 1));
     if (token < segment.first_seen || token >= end_) return place;
     std::uint32_t outer = 0, rest = static_cast<std::uint32_t>(token);
     if (a_.kind == Kind::kPaged) {
@@ -140,25 +145,8 @@ class Ring {
 
   __device__ __forceinline__ void advance() {
     if (at_ >= count_) return;
-    key_ += Shape::kParts * kUnit;
+    key_ += Shape::kParts * Shape::kTileKeys;
     if (key_ >= end_) enter(at_ + 1);
-  }
-
-  __device__ __forceinline__ void issue_keys(int slot) {
-    current_ = next_;
-    current_head_ = next_head_;
-    if (current_head_ >= 0) {
-      advance();
-      next_ = look_up();
-      complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
-    }
-    issue_current_keys(slot);
-  }
-  __device__ __forceinline__ void issue_current_keys(int slot) {
-    issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_chunks, a_.k_scales);
-  }
-  __device__ __forceinline__ void issue_values(int slot) {
-    issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_chunks, a_.v_scales);
   }
 
   __device__ __forceinline__ void issue(int slot, const char* base, int chunks,
@@ -170,9 +158,9 @@ class Ring {
         copy_rows<false>(slot, base, chunks);
       }
       if constexpr (Shape::kQuantised) {
-        if (scales != nullptr && lane_ < kUnit && member_ == 0) {
+        if (scales != nullptr && lane_ < kOwnRows) {
           const bool there = current_.row != kNowhere;
-          copy_4(this->scales(slot) + lane_ * 4,
+          copy_4(this->scales(slot) + (member_ * kOwnRows + lane_) * 4,
                  scales + current_head_ * a_.scale_head + (there ? current_.scale : 0),
                  there ? 4 : 0);
         }
@@ -183,23 +171,29 @@ class Ring {
 
   template <bool kComplete>
   __device__ __forceinline__ void copy_rows(int slot, const char* base, int chunks) const {
-    const int chunk = lane_ % kLanesPerRow, first = lane_ / kLanesPerRow + member_ * kOwnRows;
+    const int chunk = lane_ % kLanesPerRow, own = lane_ / kLanesPerRow;
+    const int first = own + member_ * kOwnRows;
     base += chunk * 16;
     asm volatile("" : "+l"(base));  // one multiply-add gives an address, if this is one register
     // Rows i * kRowsAtOnce further on: their swizzle differs by constants.
     const std::uint32_t to = tile(slot) + (first >> 3) * Shape::kGroupBytes + (chunk >> 3) * 1024 +
                              (first & 7) * 128 + (((chunk ^ first) & 7) << 4);
-    const bool mine = kOwnRows >= kRowsAtOnce || lane_ / kLanesPerRow < kOwnRows;
+    const bool mine = kOwnRows >= kRowsAtOnce || own < kOwnRows;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int row = i * kRowsAtOnce;
       const std::uint32_t steps =
-          __shfl_sync(device::kFullWarp, current_.row, (first + row) & (kUnit - 1));
+          __shfl_sync(device::kFullWarp, current_.row, (own + row) & (kOwnRows - 1));
       const std::uint32_t at =
           (to ^ ((row & 7) << 4)) + (row >> 3) * Shape::kGroupBytes + (row & 7) * 128;
       if (!mine) continue;
       if constexpr (kComplete) {
-        arch::copy_16(at, base + static_cast<std::uint64_t>(steps) * a_.step);
+        const char* from = base + static_cast<std::uint64_t>(steps) * a_.step;
+        if constexpr (Shape::kReadOnce) {
+          arch::copy_16_once(at, from, policy_);
+        } else {
+          arch::copy_16(at, from);
+        }
       } else {
         const bool there = steps != kNowhere && chunk < chunks;
         arch::copy_16(at, base + static_cast<std::uint64_t>(there ? steps : 0) * a_.step,
@@ -209,11 +203,11 @@ class Ring {
   }
 
   const Cache& a_;
+  const std::uint64_t policy_ = arch::evict_first();
   const Segment* segments_;
-  const int count_;
   const std::uint32_t tiles_, scales_;
   const int part_, head_, member_, lane_;
-  int at_ = 0, key_ = 0, end_ = 0;  // of the unit that is looked up next
+  int count_ = 0, at_ = 0, key_ = 0, end_ = 0;  // of the unit that is looked up next
   LanePlace current_, next_;
   int current_head_ = -1, next_head_ = -1;
   bool complete_ = false;

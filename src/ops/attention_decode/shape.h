@@ -23,6 +23,8 @@ struct Shape {
   // Half a unit's bytes: 16 rows of keys or of values, in groups of 8 rows x 128 bytes, swizzled.
   static constexpr int kRowBytes = D * static_cast<int>(sizeof(Stored));
   static constexpr int kGroupBytes = (kRowBytes + 127) / 128 * 1024;
+  static constexpr int kTileKeys = kUnit;
+  static constexpr bool kReadOnce = true;  // tell L2 so
   static constexpr int kTileBytes = 2 * kGroupBytes;
   // Few warps where rows are long: each has enough bytes in flight.
   static constexpr int kWarps = kSharing == 1 && kRowBytes >= 512 ? 4 : 8;
@@ -31,7 +33,7 @@ struct Shape {
   static constexpr int kParts = kRings / kHeads;  // rings of one head
   static constexpr int kRingBytes = 192 << 10;
   static constexpr int kSlots = [] {
-    const int fit = kRingBytes / kRings / kTileBytes / 2 * 2;  // keys and values in turns
+    const int fit = kRingBytes / kRings / kTileBytes;
     return fit < 24 ? fit : 24;
   }();
   static constexpr int kScaleBytes = kQuantised ? kRings * kSlots * kUnit * 4 : 0;
@@ -43,6 +45,32 @@ struct Shape {
   static constexpr int kMergeBytes = kWarps * kWarpRows * kMergePitch * 4;
   static constexpr int kSharedBytes = kRings * kSlots * kTileBytes + kScaleBytes + kMergeBytes;
   static_assert(kParts >= 1 && kSlots >= 2 && kMergeColumns % 16 == 0);
+};
+
+// The sizes of the kernel for more than 8 packed query rows over 16-bit caches: one warpgroup with
+// 64 rows, whose warps fill one ring together. Two CTAs an SM hide each other's barriers.
+template <class Stored_, int D_>
+struct WideShape {
+  using Stored = Stored_;
+  static constexpr int D = D_;
+  static constexpr bool kQuantised = false;
+  // Policies and descriptors of wgmma do not get along in uniform registers (nvcc 13.0).
+  static constexpr bool kReadOnce = false;
+  static constexpr int kCtas = kWideCtas;
+  static constexpr int kWarps = 4, kThreads = 128, kSharing = 4, kHeads = 1, kParts = 1;
+  static constexpr int kRows = kWideRows, kChunk = kRows;
+  static constexpr int kRowBytes = D * 2, kGroupBytes = D / 64 * 1024;
+  static constexpr int kTileKeys = D == 256 ? 32 : 64;
+  static constexpr int kTileBytes = kTileKeys * kRowBytes;
+  static constexpr int kStageColumns = 32;  // of outputs on their way out, where queries were
+  static constexpr int kStageBytes = kRows * (kStageColumns + 4) * 4;
+  static constexpr int kQueryBytes = [] {
+    const int queries = kRows * kRowBytes;
+    return ((queries > kStageBytes ? queries : kStageBytes) + 1023) / 1024 * 1024;
+  }();
+  static constexpr int kSlots = ((96 << 10) - kQueryBytes) / kTileBytes / 2 * 2;
+  static constexpr int kSharedBytes = kQueryBytes + kSlots * kTileBytes;
+  static_assert(kSlots >= 4);
 };
 
 }  // namespace hyla::attention::decode

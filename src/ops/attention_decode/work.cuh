@@ -9,7 +9,7 @@
 
 namespace hyla::attention::decode {
 
-inline constexpr int kListed = 128;    // segments in the list at a time
+inline constexpr int kListed = 32;     // segments in the list at a time
 inline constexpr int kLeastUnits = 4;  // of a share
 
 // A CTA's part of an item.
@@ -63,20 +63,26 @@ template <class Shape>
 struct WorkList {
   Segment segments[kListed];
   int2 sums[Shape::kWarps];
-  int first_item, next, count;
-  int4 owner[2];
+  int first_item, count;
+  int4 entry[2];
 };
 
 // A CTA's place in the line, and a thread's rows.
 struct Share {
   int first_row = 0, last_row = 0, units_before = 0, items_before = 0;
-  int begin = 0, end = 0;
+  Items items;  // of the thread's last row
+  int begin = 0, end = 0, all_items = 0;
   int ctas = 0, least = 0, longer = 0;  // `longer` CTAs have one unit more than `least`
 
   __device__ __forceinline__ int begin_of(int cta) const { return cta * least + min(cta, longer); }
   __device__ __forceinline__ int cta_of(int unit) const {
     const int in_longer = longer * (least + 1);
     return unit < in_longer ? unit / (least + 1) : longer + (unit - in_longer) / least;
+  }
+  // Where a thread has one row, it is at hand.
+  template <class Shape>
+  __device__ __forceinline__ Items items_at(const Arguments& a, int row) const {
+    return first_row + 1 == last_row ? items : items_of<Shape>(a, row);
   }
 };
 
@@ -89,10 +95,11 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
   share.first_row = min(thread * each, a.q.rows);
   share.last_row = min(share.first_row + each, a.q.rows);
   int units = 0, items = 0;
+#pragma unroll 1
   for (int row = share.first_row; row < share.last_row; ++row) {
-    const Items own = items_of<Shape>(a, row);
-    items += own.chunks * blocks;
-    units += own.chunks * blocks * own.units;
+    share.items = items_of<Shape>(a, row);
+    items += share.items.chunks * blocks;
+    units += share.items.chunks * blocks * share.items.units;
   }
   int units_to = units, items_to = items;
 #pragma unroll
@@ -102,7 +109,7 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
     if (lane >= step) units_to += other_units, items_to += other_items;
   }
   if (lane == 31) list.sums[warp] = make_int2(units_to, items_to);
-  if (thread == 0) list.owner[0] = list.owner[1] = make_int4(0, 0, 0, 0);
+  if (thread == 0) list.entry[0] = list.entry[1] = make_int4(0, 0, 0, 0);
   __syncthreads();
   share.units_before = units_to - units;
   share.items_before = items_to - items;
@@ -112,6 +119,7 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
     const int2 sum = list.sums[w];
     if (w < warp) share.units_before += sum.x, share.items_before += sum.y;
     all += sum.x;
+    share.all_items += sum.y;
   }
   share.ctas = min(max(all / kLeastUnits, 1), static_cast<int>(gridDim.x));
   share.least = all / share.ctas;
@@ -127,9 +135,9 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
                                                 int index, int at, const Share& share) {
   const QueryRows& q = a.q;
   const int from = max(share.begin - at, 0), to = min(share.end - at, items.units);
-  const int block = index / items.chunks, chunk = index - block * items.chunks;
+  const int block = items.chunks == 1 ? index : index / items.chunks;
   Segment segment;
-  segment.first_row = chunk * Shape::kChunk;
+  segment.first_row = (index - block * items.chunks) * Shape::kChunk;
   segment.rows = min(items.queries * q.group - segment.first_row, Shape::kChunk);
   segment.first_token = items.first_token;
   segment.first_head = block * Shape::kHeads;
@@ -156,52 +164,65 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
   return segment;
 }
 
-// Lists the segments from unit `begin` on, as many as fit, and gives their number; `begin` becomes
-// the place where the next list starts. No thread may still read the list before.
+// Lists items from number `first` on that begin before the share's end, as many as fit; `have`
+// of them are there already. Notes those that begin here for the kernel that adds up. No thread may still
+// read the list before.
 template <class Shape>
-__device__ __forceinline__ int list_segments(const Arguments& a, const Share& share, int& begin,
-                                             WorkList<Shape>& list) {
-  if (begin >= share.end) return 0;  // the same for all threads
-  if (threadIdx.x == 0) list.next = share.end, list.count = 0;
-    // One walk to find the item at `begin`, one to write it and what follows.
+__device__ __forceinline__ void list_items(const Arguments& a, const Share& share, int first,
+                                           int have, WorkList<Shape>& list) {
+  const int cta = static_cast<int>(blockIdx.x);
+  int at = share.units_before, item = share.items_before;
 #pragma unroll 1
-  for (int pass = 0; pass < 2; ++pass) {
-    __syncthreads();
-    int at = share.units_before, item = share.items_before;
+  for (int row = share.first_row; row < share.last_row && at < share.end; ++row) {
+    const Items items = share.items_at<Shape>(a, row);
+    const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
 #pragma unroll 1
-    for (int row = share.first_row; row < share.last_row && at < share.end; ++row) {
-      const Items items = items_of<Shape>(a, row);
-      const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
-      const int row_end = at + count * items.units;
-      if (row_end > begin) {
-        int i = begin > at ? (begin - at) / items.units : 0;
-        if (pass == 0 && begin >= at) list.first_item = item + i;
-#pragma unroll 1
-        for (; pass == 1 && i < count && at + i * items.units < share.end; ++i) {
-          const int item_at = at + i * items.units, listed = item + i - list.first_item;
-          if (listed >= kListed) {
-            if (listed == kListed) list.next = item_at;
-            break;
-          }
-          const Segment segment = make_segment<Shape>(a, row, items, i, item_at, share);
-          list.segments[listed] = segment;
-          atomicMax(&list.count, listed + 1);
-          if (segment.piece == 1) {
-            const int pieces =
-                share.cta_of(item_at + items.units - 1) - static_cast<int>(blockIdx.x) + 1;
-            list.owner[0] =
-                make_int4(segment.first_token, segment.first_head, segment.first_row, segment.rows);
-            list.owner[1] = make_int4(pieces, 0, 0, 0);
-          }
-        }
+    for (int i = max(first - item, 0); i < count && at + i * items.units < share.end; ++i) {
+      const int item_at = at + i * items.units, listed = item + i - first;
+      if (listed >= kListed) break;
+      const Segment segment = make_segment<Shape>(a, row, items, i, item_at, share);
+      if (listed >= have) list.segments[listed] = segment;
+      atomicMax(&list.count, listed + 1);
+      if (item_at < share.begin) continue;
+      const int4 what =
+          make_int4(segment.first_token, segment.first_head, segment.first_row, segment.rows);
+      const int last = segment.piece < 0 ? cta : share.cta_of(item_at + items.units - 1);
+      const int4 pieces = make_int4(segment.piece < 0 ? 0 : last - cta + 1, cta, 0, 0);
+      if (a.pieces.by_item) {
+        a.pieces.entries[2 * (item + i)] = what;
+        a.pieces.entries[2 * (item + i) + 1] = pieces;
+      } else if (segment.piece == 1) {
+        list.entry[0] = what;
+        list.entry[1] = pieces;
       }
-      at = row_end;
-      item += count;
     }
+    at += count * items.units;
+    item += count;
   }
   __syncthreads();
-  begin = list.next;
-  return list.count;
+}
+
+// Lists the segment at the share's begin; the others may be listed while its keys are on their way.
+template <class Shape>
+__device__ __forceinline__ void list_first(const Arguments& a, const Share& share,
+                                           WorkList<Shape>& list) {
+  int at = share.units_before, item = share.items_before;
+#pragma unroll 1
+  for (int row = share.first_row; row < share.last_row && at <= share.begin; ++row) {
+    const Items items = share.items_at<Shape>(a, row);
+    const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
+    const int row_end = at + count * items.units;
+    if (row_end > share.begin) {
+      const int i = (share.begin - at) / items.units;
+      list.segments[0] = make_segment<Shape>(a, row, items, i, at + i * items.units, share);
+      list.first_item = item + i;
+      list.count = 1;
+      break;
+    }
+    at = row_end;
+    item += count;
+  }
+  __syncthreads();
 }
 
 }  // namespace hyla::attention::decode

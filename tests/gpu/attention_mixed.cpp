@@ -1,0 +1,116 @@
+// Calls that hold rows of many queries and rows of few, and rows whose bits do not depend on their
+// neighbours.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gpu/check.h"
+
+namespace hyla::testing {
+namespace {
+
+using attention::RunParams;
+using GpuAttentionMixed = Gpu;
+
+std::string first_choice(const DeviceCall& gpu) {
+  for (const Candidate& candidate : gpu.explain()) {
+    if (candidate.supported) return candidate.implementation;
+  }
+  return {};
+}
+
+const std::vector<std::string> kMixtures = {
+    "attention_prefill:lens=1x6+41+1x3+70+0+4,kvlen=300+1+17+64+200+31+41+2+77+5+100+16+133,",
+    "attention_prefill:lens=16+17+1+40,kvlen=16+60+500+41,"};
+
+TEST_F(GpuAttentionMixed, LongAndShortRows) {
+  std::uint64_t seed = 6000;
+  for (const std::string& rows : kMixtures) {
+    for (const char* heads : {"hq=8,hk=2", "hq=20,hk=1"}) {
+      for (const char* shape : {"d=64,page=16", "d=256,page=64", "d=128,io=f16,kv=f16,page=0",
+                                "d=128,page=1,mask=window,window=50"}) {
+        const std::string problem = rows + heads + "," + shape + ",seed=" + std::to_string(seed);
+        EXPECT_EQ(first_choice(DeviceCall(random_call(parse_problem(problem)))), "cuda_mixed");
+        EXPECT_GE(check_all(problem, CaseOptions::drawn(++seed)), 3) << problem;
+      }
+    }
+  }
+}
+
+TEST_F(GpuAttentionMixed, SameBitsEveryTime) {
+  for (const std::string& rows : kMixtures) check_repeats(rows + "hq=16,hk=2,d=256,page=16,seed=3");
+}
+
+TEST_F(GpuAttentionMixed, ACapturedGraphFollowsNewLengths) {
+  const auto call = [](const char* lens, const char* kvlen, int seed) {
+    return random_call(
+        parse_problem(std::string("attention_prefill:hq=8,hk=1,d=128,page=16,lens=") + lens +
+                      ",kvlen=" + kvlen + ",seed=" + std::to_string(seed)));
+  };
+  const Call first = call("1+100+1+31", "200+130+5+200", 1);
+  const DeviceCall gpu(first);
+  EXPECT_EQ(first_choice(gpu), "cuda_mixed");
+  const cuda::Captured graph([&] { gpu.launch(""); });
+  for (const Call& next :
+       {call("31+1+100+1", "200+200+130+5", 2), call("1+1+130+1", "1+5+200+200", 3),
+        call("33+34+33+33", "200+34+129+130", 4), call("16+100+0+17", "200+101+0+130", 5)}) {
+    gpu.upload(next);
+    graph.replay();
+    const Comparison comparison = Judge(next).compare(gpu.result());
+    EXPECT_TRUE(comparison.ok) << comparison.failure;
+  }
+}
+
+// The row's queries in a call of its own, with the same tensors.
+Call alone(const Call& all, std::int64_t row) {
+  Call one = all;
+  auto& p = std::get<RunParams>(one.params);
+  p.starts = p.starts.slice(0, row, 1);
+  p.lengths = p.lengths.slice(0, row, 1);
+  p.kv_lengths = p.kv_lengths.slice(0, row, 1);
+  p.cache.page_table = p.cache.page_table.slice(0, row, 1);
+  return one;
+}
+
+TEST_F(GpuAttentionMixed, ARowsBitsDoNotDependOnItsNeighbours) {
+  CaseOptions options;
+  options.starts = true;
+  int seed = 6500;
+  for (const char* rows : {"attention_prefill:lens=1+20+3+1+70+16,kvlen=300+90+77+700+71+150,",
+                           "attention_prefill:lens=4+4+1,kvlen=1100+20+400,"}) {
+    for (const char* shape : {"hq=8,hk=1,d=256", "hq=8,hk=4,d=128", "hq=8,hk=1,d=256,kv=e4m3",
+                              "hq=4,hk=2,d=64,mask=window,window=200"}) {
+      const std::string problem = std::string(rows) + shape + ",seed=" + std::to_string(++seed);
+      Call all = random_call(parse_problem(problem), options);
+      all.context.batch_invariant = true;
+      const DeviceCall batch(all);
+      batch.launch("");
+      const Call together = batch.result();
+      const Comparison comparison = Judge(all).compare(together);
+      EXPECT_TRUE(comparison.ok) << problem << ": " << comparison.failure;
+      const auto& p = std::get<RunParams>(all.params);
+      const std::int64_t width = p.out.shape[1] * p.out.shape[2];
+      for (std::int64_t row = 0; row < p.starts.shape[0]; ++row) {
+        const Call single = alone(all, row);
+        const DeviceCall gpu(single);
+        gpu.launch("");
+        const Call apart = gpu.result();
+        const auto start =
+            static_cast<std::int64_t>(load_element(p.starts, row * p.starts.strides[0]));
+        const auto length =
+            static_cast<std::int64_t>(load_element(p.lengths, row * p.lengths.strides[0]));
+        const auto bytes = static_cast<std::size_t>(length * width) * size_of(p.out.dtype);
+        const auto own = [&](const Call& call) {
+          return static_cast<const std::byte*>(std::get<RunParams>(call.params).out.data) +
+                 static_cast<std::size_t>(start * width) * size_of(p.out.dtype);
+        };
+        EXPECT_EQ(std::memcmp(own(together), own(apart), bytes), 0) << problem << " row " << row;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hyla::testing
