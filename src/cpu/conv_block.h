@@ -81,6 +81,26 @@ HYLA_INLINE void slide(const ConvBlock& b, std::int64_t channel, std::int64_t la
   }
 }
 
+// One token whose window rolls through a dense pool of W-1 columns and never leaves the registers.
+// `to` null: the pool keeps what it has. Whole vectors of channels only.
+template <class T, int... kColumn>
+void roll(const ConvBlock& b, const T* x, T* out, const T* from, T* to,
+          std::integer_sequence<int, kColumn...>) {
+  constexpr int kColumns = sizeof...(kColumn);
+  for (std::int64_t c = 0; c < b.count; c += kLanes) {
+    const F rows[] = {load(from + c * kColumns + kColumn * kLanes)...};
+    const F window[] = {column_of<kColumns, kColumn>(rows, rows[0])..., load(x + c)};
+    F y[] = {load(b.bias + c)};
+    ((y[0] = fma(load(b.weight[kColumn] + c), window[kColumn], y[0])), ...);
+    y[0] = fma(load(b.weight[kColumns] + c), window[kColumns], y[0]);
+    if (b.silu) activate<T>(y);
+    store(y[0], out + c);
+    if (to == nullptr) continue;
+    (store(row_of<kColumns, kColumn>(window + 1, window[1]), to + c * kColumns + kColumn * kLanes),
+     ...);
+  }
+}
+
 #if HYLA_TARGET_HAS_PAIRS
 // Channels of bfloat16 as zip_lower and zip_upper order them: pairs of neighbouring inputs meet
 // pairs of weights.

@@ -146,7 +146,39 @@ inline void run_row(const conv::PrefillProblem& p, const ConvRow& r) {
   r.store_window(p.slots.write_slot(r.row), p.sequences.length(r.row));
 }
 
+// The usual step of a decoder.
+inline bool rolls(const conv::UpdateProblem& p, const ConvRow& r) {
+  return !p.window_offsets.present() && p.sequences.length(r.row) == 1 &&
+         p.commit_length(r.row) == 1 && p.state.columns == p.W - 1 && p.state.dtype == p.x.dtype &&
+         columns_are_dense(p.W - 1, p.state.channel_stride, p.state.column_stride) &&
+         r.b.count % kLanes == 0;
+}
+template <class T>
+void roll_row(const conv::UpdateProblem& p, const ConvRow& r) {
+  const std::int64_t token = p.sequences.begin(r.row), slot = p.slots.write_slot(r.row);
+  const T* x = static_cast<const T*>(p.x.data) + p.x.offset(r.row, token, r.b.first);
+  T* out = static_cast<T*>(p.out.data) + p.out.offset(r.row, token, r.b.first);
+  T* pool = static_cast<T*>(p.state.data);
+  const T* from = pool + p.state.offset(p.slots.read_slot(r.row), r.b.first, 0);
+  T* to = slot == core::kNullSlot ? nullptr : pool + p.state.offset(slot, r.b.first, 0);
+  if (p.W == 4) {
+    roll(r.b, x, out, from, to, std::make_integer_sequence<int, 3>{});
+  } else {
+    roll(r.b, x, out, from, to, std::make_integer_sequence<int, 2>{});
+  }
+}
+
 inline void run_row(const conv::UpdateProblem& p, const ConvRow& r) {
+  if (rolls(p, r)) {
+    switch (p.x.dtype) {
+      case DType::kBFloat16:
+        return roll_row<bfloat16>(p, r);
+      case DType::kFloat16:
+        return roll_row<float16>(p, r);
+      default:
+        return roll_row<float>(p, r);
+    }
+  }
   r.run(true);
   const std::int64_t slot = p.slots.write_slot(r.row), length = p.sequences.length(r.row);
   if (!p.window_offsets.present()) {
@@ -155,6 +187,27 @@ inline void run_row(const conv::UpdateProblem& p, const ConvRow& r) {
     r.copy_row(p.slots.read_slot(r.row), slot);
   } else {
     r.keep_columns(slot, 1, r.past() + length);
+  }
+}
+
+// The first token and the window of a row to come: rows lie apart, and no prefetcher of the hardware
+// knows where the next one is.
+inline void ask_for(const conv::Problem& p, std::int64_t row, const ConvBlock& b) {
+  if (p.sequences.length(row) == 0 || p.padding(row)) return;
+  const auto x_bytes = static_cast<std::int64_t>(size_of(p.x.dtype));
+  const char* x = static_cast<const char*>(p.x.data) +
+                  p.x.offset(row, p.sequences.begin(row), b.first) * x_bytes;
+  for (std::int64_t i = 0; i < b.count * x_bytes; i += 64) __builtin_prefetch(x + i);
+  const char* out = static_cast<const char*>(p.out.data) +
+                    p.out.offset(row, p.sequences.begin(row), b.first) * x_bytes;
+  for (std::int64_t i = 0; i < b.count * x_bytes; i += 64) __builtin_prefetch(out + i, 1);
+  const conv::WindowPool& pool = p.state;
+  if (!columns_are_dense(pool.columns, pool.channel_stride, pool.column_stride)) return;
+  const auto bytes = static_cast<std::int64_t>(size_of(p.state.dtype));
+  const char* window = static_cast<const char*>(p.state.data) +
+                       p.state.offset(p.slots.read_slot(row), b.first, 0) * bytes;
+  for (std::int64_t i = 0; i < b.count * p.state.channel_stride * bytes; i += 64) {
+    __builtin_prefetch(window + i);
   }
 }
 
@@ -172,6 +225,7 @@ void run_conv(const Problem& p, std::int64_t width, Range units) {
       b.count = std::min(width, p.C - first);
       load_weights(p, b);
     }
+    if (unit + 1 < units.end) ask_for(p, row + 1 < p.sequences.rows ? row + 1 : 0, b);
     run_row(p, {p, row, b});
   }
 }
