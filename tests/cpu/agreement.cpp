@@ -90,7 +90,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "conv_prefill:lens=5+2,hq=2,hv=4,k=64,v=72,io=f32,state=f32",
                       "conv_prefill:lens=9+4+3,hq=1,hv=1,k=8,v=56,width=3,io=f16,state=f16",
                       "conv_prefill:lens=6+1,hq=1,hv=1,k=128,v=8,width=2,state=f32",
-                      "conv_update:b=3,hq=1,hv=1,k=8,v=24",
+                      "conv_prefill:lens=21+8+4,hq=1,hv=2,k=32,v=40",
+                      "conv_update:b=3,hq=1,hv=1,k=8,v=24", "conv_update:b=3,hq=1,hv=2,k=32,v=64",
+                      "conv_update:b=3,hq=1,hv=1,k=32,v=32,width=3,io=f16,state=f16",
                       "conv_update:b=5,hq=2,hv=4,k=64,v=72,io=f32,state=f32",
                       "conv_update:b=4,t=3,hq=1,hv=1,k=8,v=56,width=3,io=f16,state=f16",
                       "conv_update:lens=5+0+1+2,hq=1,hv=1,k=128,v=8,width=2,state=f32"));
