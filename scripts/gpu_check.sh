@@ -78,7 +78,7 @@ fi
 raw=$logs/bench.json
 if [ "$failed" = 1 ]; then
   echo "gpu-check: not measured, since the tests failed" >&2
-elif "$build/bin/hyla" bench --suite gpu,prefill,attention --min-time 0.1 "${peers[@]}" --json "$raw"; then
+elif "$build/bin/hyla" bench --suite gpu,prefill,attention --min-time 0.06 "${peers[@]}" --json "$raw"; then
   python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu" \
     "$driver" "$clock"
 else
