@@ -46,22 +46,6 @@ HYLA_INLINE void score_tile(const float* lines, std::int64_t elements, const flo
   }
 }
 
-// out += A B over a tile of rows and columns.
-template <class Op>
-struct AddProduct {
-  template <int kVectors>
-  struct Tile {
-    static HYLA_INLINE void tile(const Left& left, std::int64_t row, const float* b,
-                                 std::int64_t b_stride, std::int64_t steps, float* c,
-                                 std::int64_t c_stride, std::int64_t column) {
-      F sums[kTileRows][kVectors];
-      load_tile(c + row * c_stride + column, c_stride, sums);
-      add_tile<Op>(left, row, b + column, b_stride, steps, sums);
-      store_tile(sums, c + row * c_stride + column, c_stride);
-    }
-  };
-};
-
 template <class Op>
 class Block {
  public:
@@ -107,8 +91,8 @@ class Block {
       ask(p_.cache.k, key + kBlockKeys, p_.queries.head_dim);
       const Left left{weights_, 1, width_};
       for (std::int64_t row = 0; row < whole(tile_.count, kTileRows); row += kTileRows) {
-        for_columns<AddProduct<Op>::template Tile>(stride_, left, row, values_, stride_,
-                                                   padded / Op::kSummed, out_, stride_);
+        for_columns<Product<Op, true>::template Tile>(stride_, left, row, values_, stride_,
+                                                      padded / Op::kSummed, out_, stride_);
       }
     }
     leave(p_, tile_, tile_.head, highest_, sums_, out_, stride_, partials);

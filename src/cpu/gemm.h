@@ -103,8 +103,8 @@ HYLA_INLINE void for_columns(std::int64_t columns, const Arguments&... arguments
   for (; n < columns; n += kLanes) Body<1>::tile(arguments..., n);
 }
 
-// C = A B: `rows` a multiple of kTileRows, `columns` of kLanes.
-template <class Op>
+// C = A B, or C += A B: `rows` a multiple of kTileRows, `columns` of kLanes.
+template <class Op, bool kAdded = false>
 struct Product {
   template <int kVectors>
   struct Tile {
@@ -112,7 +112,11 @@ struct Product {
                                  std::int64_t b_stride, std::int64_t steps, float* c,
                                  std::int64_t c_stride, std::int64_t column) {
       F sums[kTileRows][kVectors];
-      clear(sums);
+      if constexpr (kAdded) {
+        load_tile(c + row * c_stride + column, c_stride, sums);
+      } else {
+        clear(sums);
+      }
       add_tile<Op>(left, row, b + column, b_stride, steps, sums);
       store_tile(sums, c + row * c_stride + column, c_stride);
     }

@@ -157,35 +157,30 @@ TEST_F(GpuOperands, WithTensorMaps) {
           make(copy(v), pages, lengths), 0);
 }
 
+constexpr std::int64_t kBackwardRows = 420, kBackwardKeys = 210;
+constexpr auto kBackwardCount = static_cast<std::size_t>(kBackwardRows * kHeads * kDim);
+
+BackwardOperand backward(const bfloat16* values) {
+  BackwardOperand operand;
+  operand.values = values;
+  operand.rows = kBackwardRows;
+  operand.keys = kBackwardKeys;
+  return operand;
+}
+
 TEST_F(GpuOperands, WithAddressesOnly) {
-  const std::int64_t rows = 420, keys = 210;
-  const auto count = static_cast<std::size_t>(rows * kHeads * kDim);
-  const std::vector<bfloat16> k = normal(count, 4), v = normal(count, 5);
-  const auto make = [&](const bfloat16* values) {
-    BackwardOperand operand;
-    operand.values = values;
-    operand.rows = rows;
-    operand.keys = keys;
-    return operand;
-  };
+  const std::vector<bfloat16> k = normal(kBackwardCount, 4), v = normal(kBackwardCount, 5);
   for (std::int64_t window : {0, 70}) {
-    compare({0, 90, 210}, make(k.data()), make(v.data()), make(copy(k)), make(copy(v)), window);
+    compare({0, 90, 210}, backward(k.data()), backward(v.data()), backward(copy(k)),
+            backward(copy(v)), window);
   }
 }
 
 // A token a row is decode.
 TEST_F(GpuOperands, Decode) {
-  const std::int64_t rows = 420, keys = 210;
-  const auto count = static_cast<std::size_t>(rows * kHeads * kDim);
-  const std::vector<bfloat16> k = normal(count, 6), v = normal(count, 7);
-  const auto make = [&](const bfloat16* values) {
-    BackwardOperand operand;
-    operand.values = values;
-    operand.rows = rows;
-    operand.keys = keys;
-    return operand;
-  };
-  compare({0, 1, 2}, make(k.data()), make(v.data()), make(copy(k)), make(copy(v)), 0);
+  const std::vector<bfloat16> k = normal(kBackwardCount, 6), v = normal(kBackwardCount, 7);
+  compare({0, 1, 2}, backward(k.data()), backward(v.data()), backward(copy(k)), backward(copy(v)),
+          0);
 }
 
 TEST_F(GpuOperands, WithScales) {
