@@ -18,13 +18,4 @@ const AppendKernels& append_kernels(Target target);
 
 void run_append(Target target, const attention::AppendProblem& p, const Context& context);
 
-template <Target kTarget>
-const char* append_refuses(const attention::AppendProblem&, const Context&) {
-  return refuses(kTarget);
-}
-template <Target kTarget>
-void append(const attention::AppendProblem& p, const Workspace&, const Context& context) {
-  run_append(kTarget, p, context);
-}
-
 }  // namespace hyla::cpu

@@ -52,13 +52,4 @@ const AttentionKernels& attention_kernels(Target target);
 
 void run_attention(Target target, const attention::RunProblem& p, const Context& context);
 
-template <Target kTarget>
-const char* attention_refuses(const attention::RunProblem&, const Context&) {
-  return refuses(kTarget);
-}
-template <Target kTarget>
-void attend(const attention::RunProblem& p, const Workspace&, const Context& context) {
-  run_attention(kTarget, p, context);
-}
-
 }  // namespace hyla::cpu

@@ -40,8 +40,7 @@ void run_units(const Problem& p, void (*run)(const Problem&, std::int64_t, Range
 
 }  // namespace
 
-const char* conv_refuses(Target target, const conv::Problem& p) {
-  if (const char* reason = refuses(target)) return reason;
+const char* conv_refuses(const conv::Problem& p) {
   if (p.x.head_stride != 1 || p.out.head_stride != 1) {
     return "takes x and out with contiguous channels";
   }

@@ -21,17 +21,8 @@ struct ConvKernels {
 };
 const ConvKernels& conv_kernels(Target target);
 
-const char* conv_refuses(Target target, const conv::Problem& p);
+const char* conv_refuses(const conv::Problem& p);
 void run_conv(Target target, const conv::PrefillProblem& p, const Context& context);
 void run_conv(Target target, const conv::UpdateProblem& p, const Context& context);
-
-template <Target kTarget, class Problem>
-const char* conv_refuses(const Problem& p, const Context&) {
-  return conv_refuses(kTarget, p);
-}
-template <Target kTarget, class Problem>
-void convolution(const Problem& p, const Workspace&, const Context& context) {
-  run_conv(kTarget, p, context);
-}
 
 }  // namespace hyla::cpu

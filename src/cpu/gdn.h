@@ -1,5 +1,4 @@
-// The Gated DeltaNet operations on vectors and threads. Each function exists for every target, and
-// refuses what the target or its kernels do not take.
+// The Gated DeltaNet operations on vectors and threads, and why they do not take a problem.
 #pragma once
 
 #include <hyla/workspace.h>
@@ -12,36 +11,16 @@
 
 namespace hyla::cpu {
 
-const char* rows_refuses(Target target, const gdn::Problem& p);
+const char* rows_refuses(const gdn::Problem& p);
 void run_rows(Target target, const gdn::MtpProblem& p, const Context& context);
-
-template <Target kTarget, class Problem>
-const char* rows_refuses(const Problem& p, const Context&) {
-  return rows_refuses(kTarget, p);
+inline void run_decode(Target target, const gdn::DecodeProblem& p, const Context& context) {
+  run_rows(target, gdn::as_mtp(p), context);
 }
-template <Target kTarget>
-void decode(const gdn::DecodeProblem& p, const Workspace&, const Context& context) {
-  run_rows(kTarget, gdn::as_mtp(p), context);
-}
-template <Target kTarget>
-void recurrence(const gdn::RecurrenceProblem& p, const Workspace&, const Context& context) {
-  run_rows(kTarget, gdn::as_mtp(p), context);
-}
-template <Target kTarget>
-void mtp(const gdn::MtpProblem& p, const Workspace&, const Context& context) {
-  run_rows(kTarget, p, context);
+inline void run_recurrence(Target target, const gdn::RecurrenceProblem& p, const Context& context) {
+  run_rows(target, gdn::as_mtp(p), context);
 }
 
-const char* prefill_refuses(Target target, const gdn::PrefillProblem& p);
+const char* prefill_refuses(const gdn::PrefillProblem& p);
 void run_prefill(Target target, const gdn::PrefillProblem& p, const Context& context);
-
-template <Target kTarget>
-const char* prefill_refuses(const gdn::PrefillProblem& p, const Context&) {
-  return prefill_refuses(kTarget, p);
-}
-template <Target kTarget>
-void prefill(const gdn::PrefillProblem& p, const Workspace&, const Context& context) {
-  run_prefill(kTarget, p, context);
-}
 
 }  // namespace hyla::cpu

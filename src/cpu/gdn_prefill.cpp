@@ -49,8 +49,7 @@ struct FreeAligned {
 
 }  // namespace
 
-const char* prefill_refuses(Target target, const gdn::PrefillProblem& p) {
-  if (const char* reason = refuses(target)) return reason;
+const char* prefill_refuses(const gdn::PrefillProblem& p) {
   if (!has_lines(p.initial) || !has_lines(p.final) || !has_lines(p.checkpoints)) {
     return "a state is contiguous neither along K nor along V";
   }

@@ -38,8 +38,7 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
 
 }  // namespace
 
-const char* rows_refuses(Target target, const gdn::Problem& p) {
-  if (const char* reason = refuses(target)) return reason;
+const char* rows_refuses(const gdn::Problem& p) {
   if (p.initial.k_stride != 1 && p.initial.v_stride != 1) {
     return "the state is contiguous neither along K nor along V";
   }

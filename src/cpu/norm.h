@@ -20,13 +20,4 @@ const NormKernels& norm_kernels(Target target);
 
 void run_norm(Target target, const norm::GatedRmsProblem& p, const Context& context);
 
-template <Target kTarget>
-const char* norm_refuses(const norm::GatedRmsProblem&, const Context&) {
-  return refuses(kTarget);
-}
-template <Target kTarget>
-void gated_rms(const norm::GatedRmsProblem& p, const Workspace&, const Context& context) {
-  run_norm(kTarget, p, context);
-}
-
 }  // namespace hyla::cpu

@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/attention.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/attention.h"
 #include "reference/attention.h"
@@ -76,7 +77,7 @@ void launch_prefill(const Problem& problem, const Workspace& workspace, const Co
 }
 #endif
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_attention>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_mixed", Device::Kind::kCuda, mixed_refuses, mixed_bytes, launch_mixed},
     {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill},
@@ -84,16 +85,8 @@ constexpr core::Implementation<Problem> kTable[] = {
      attention::decode_workspace_bytes, attention::launch_decode},
     {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr, attention::launch_rows},
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kAvx512Bf16>,
-     nullptr, cpu::attend<cpu::Target::kAvx512Bf16>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kAvx512>, nullptr,
-     cpu::attend<cpu::Target::kAvx512>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kAvx2>, nullptr,
-     cpu::attend<cpu::Target::kAvx2>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::attention_refuses<cpu::Target::kBaseline>, nullptr,
-     cpu::attend<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

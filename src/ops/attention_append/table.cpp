@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/append.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/attention.h"
 #include "reference/attention.h"
@@ -15,23 +16,15 @@ namespace {
 
 using Problem = attention::AppendProblem;
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_append>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_rows", Device::Kind::kCuda, attention::append_rows_refuses, nullptr,
      attention::launch_append_rows},
     {"cuda_heads", Device::Kind::kCuda, attention::append_refuses, nullptr,
      attention::launch_append},
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kAvx512Bf16>, nullptr,
-     cpu::append<cpu::Target::kAvx512Bf16>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kAvx512>, nullptr,
-     cpu::append<cpu::Target::kAvx512>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kAvx2>, nullptr,
-     cpu::append<cpu::Target::kAvx2>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::append_refuses<cpu::Target::kBaseline>, nullptr,
-     cpu::append<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention_append},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

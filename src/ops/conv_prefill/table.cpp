@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/conv.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/conv.h"
 #include "reference/conv.h"
@@ -15,22 +16,14 @@ namespace {
 
 using Problem = conv::PrefillProblem;
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_conv, cpu::conv_refuses>({
 #ifdef HYLA_HAS_CUDA
     {"cuda", Device::Kind::kCuda,
      [](const Problem& p, const Context& context) { return conv::runs_refuses(p, context); },
      nullptr, conv::launch_runs},
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512Bf16, Problem>,
-     nullptr, cpu::convolution<cpu::Target::kAvx512Bf16, Problem>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512, Problem>, nullptr,
-     cpu::convolution<cpu::Target::kAvx512, Problem>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx2, Problem>, nullptr,
-     cpu::convolution<cpu::Target::kAvx2, Problem>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kBaseline, Problem>,
-     nullptr, cpu::convolution<cpu::Target::kBaseline, Problem>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::conv_prefill},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/conv.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/conv.h"
 #include "reference/conv.h"
@@ -15,7 +16,7 @@ namespace {
 
 using Problem = conv::UpdateProblem;
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_conv, cpu::conv_refuses>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_step", Device::Kind::kCuda, conv::step_refuses, nullptr, conv::launch_step},
     {"cuda_drafts", Device::Kind::kCuda, conv::drafts_refuses, nullptr, conv::launch_drafts},
@@ -23,16 +24,8 @@ constexpr core::Implementation<Problem> kTable[] = {
      [](const Problem& p, const Context& context) { return conv::runs_refuses(p, context); },
      nullptr, conv::launch_runs},
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512Bf16, Problem>,
-     nullptr, cpu::convolution<cpu::Target::kAvx512Bf16, Problem>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx512, Problem>, nullptr,
-     cpu::convolution<cpu::Target::kAvx512, Problem>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kAvx2, Problem>, nullptr,
-     cpu::convolution<cpu::Target::kAvx2, Problem>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::conv_refuses<cpu::Target::kBaseline, Problem>,
-     nullptr, cpu::convolution<cpu::Target::kBaseline, Problem>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::conv_update},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

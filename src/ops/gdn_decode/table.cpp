@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/gdn.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/gdn_decode.h"
 #include "reference/gdn.h"
@@ -18,23 +19,15 @@ namespace {
 
 using Problem = gdn::DecodeProblem;
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_decode, cpu::rows_refuses>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_vk", Device::Kind::kCuda, gdn::decode_vk_refuses, nullptr, gdn::launch_decode},
     {"cuda_kv", Device::Kind::kCuda, gdn::decode_kv_refuses, nullptr, gdn::launch_decode},
     gdn::by_mtp<Problem, gdn::mtp_block_refuses, gdn::launch_mtp_block>("cuda_block"),
     gdn::by_mtp<Problem, gdn::rows_refuses, gdn::launch_rows>("cuda_rows"),
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx512Bf16, Problem>,
-     nullptr, cpu::decode<cpu::Target::kAvx512Bf16>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx512, Problem>, nullptr,
-     cpu::decode<cpu::Target::kAvx512>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx2, Problem>, nullptr,
-     cpu::decode<cpu::Target::kAvx2>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kBaseline, Problem>,
-     nullptr, cpu::decode<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::decode},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

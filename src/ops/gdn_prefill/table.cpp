@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/gdn.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/gdn_prefill.h"
 #include "reference/gdn.h"
@@ -15,7 +16,7 @@ namespace {
 
 using Problem = gdn::PrefillProblem;
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_prefill, cpu::prefill_refuses>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_segments", Device::Kind::kCuda, gdn::prefill_segments_refuses,
      gdn::prefill_segments_bytes, gdn::launch_prefill_segments, gdn::prefill_segments_us},
@@ -30,16 +31,8 @@ constexpr core::Implementation<Problem> kTable[] = {
     {"cuda_tokens", Device::Kind::kCuda, gdn::prefill_tokens_refuses, nullptr,
      gdn::launch_prefill_tokens},
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx512Bf16>, nullptr,
-     cpu::prefill<cpu::Target::kAvx512Bf16>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx512>, nullptr,
-     cpu::prefill<cpu::Target::kAvx512>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kAvx2>, nullptr,
-     cpu::prefill<cpu::Target::kAvx2>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::prefill_refuses<cpu::Target::kBaseline>, nullptr,
-     cpu::prefill<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::prefill},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/gdn.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/gdn_recurrence.h"
 #include "reference/gdn.h"
@@ -17,23 +18,15 @@ namespace {
 
 using Problem = gdn::RecurrenceProblem;
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_recurrence, cpu::rows_refuses>({
 #ifdef HYLA_HAS_CUDA
     gdn::by_mtp<Problem, gdn::mtp_block_refuses, gdn::launch_mtp_block>("cuda_block"),
     gdn::by_mtp<Problem, gdn::mtp_vk_refuses, gdn::launch_mtp_vk>("cuda_vk"),
     gdn::by_mtp<Problem, gdn::mtp_kv_refuses, gdn::launch_mtp_kv>("cuda_kv"),
     gdn::by_mtp<Problem, gdn::rows_refuses, gdn::launch_rows>("cuda_rows"),
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx512Bf16, Problem>,
-     nullptr, cpu::recurrence<cpu::Target::kAvx512Bf16>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx512, Problem>, nullptr,
-     cpu::recurrence<cpu::Target::kAvx512>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kAvx2, Problem>, nullptr,
-     cpu::recurrence<cpu::Target::kAvx2>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::rows_refuses<cpu::Target::kBaseline, Problem>,
-     nullptr, cpu::recurrence<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::recurrence},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

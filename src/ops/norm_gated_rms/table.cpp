@@ -3,6 +3,7 @@
 
 #include "core/table.h"
 #include "cpu/norm.h"
+#include "cpu/table_rows.h"
 #include "ops/tables.h"
 #include "problem/norm.h"
 #include "reference/norm.h"
@@ -15,21 +16,13 @@ namespace {
 
 using Problem = norm::GatedRmsProblem;
 
-constexpr core::Implementation<Problem> kTable[] = {
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_norm>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_wide", Device::Kind::kCuda, norm::wide_refuses, nullptr, norm::launch_wide},
     {"cuda", Device::Kind::kCuda, norm::any_refuses, nullptr, norm::launch_any},
 #endif
-    {"cpu_avx512_bf16", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kAvx512Bf16>, nullptr,
-     cpu::gated_rms<cpu::Target::kAvx512Bf16>},
-    {"cpu_avx512", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kAvx512>, nullptr,
-     cpu::gated_rms<cpu::Target::kAvx512>},
-    {"cpu_avx2", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kAvx2>, nullptr,
-     cpu::gated_rms<cpu::Target::kAvx2>},
-    {"cpu_baseline", Device::Kind::kCpu, cpu::norm_refuses<cpu::Target::kBaseline>, nullptr,
-     cpu::gated_rms<cpu::Target::kBaseline>},
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::gated_rms},
-};
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace
