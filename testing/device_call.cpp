@@ -94,27 +94,41 @@ double device_call_us(const Call& host, const std::string& impl, double seconds)
   return us / static_cast<double>(copies);
 }
 
-double device_call_host_us(const Call& host, const std::string& impl) {
+namespace {
+
+template <class Launch>
+double host_us(int count, const Launch& launch) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (int i = 0; i < count; ++i) launch();
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / count;
+}
+
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+HostTime device_call_host_time(const Call& host, const std::string& impl) {
   // Few enough to fit the driver's queue: a launch into a full one waits for the device.
   constexpr int kMostBatches = 41, kCalls = 64;
   constexpr double kSeconds = 0.05;
-  using Clock = std::chrono::steady_clock;
   const DeviceCall call(host);
   call.launch(impl);
+  cuda::launch_nothing();
   cuda::synchronize();
-  std::vector<double> times;
-  const auto started = Clock::now();
-  while (times.size() < kMostBatches) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < kCalls; ++i) call.launch(impl);
-    const auto end = Clock::now();
+  std::vector<double> calls, launches;
+  double seconds = 0;
+  while (calls.size() < kMostBatches && seconds < kSeconds) {
+    calls.push_back(host_us(kCalls, [&] { call.launch(impl); }));
+    launches.push_back(host_us(kCalls, cuda::launch_nothing));
+    seconds += (calls.back() + launches.back()) * kCalls * 1e-6;
     cuda::synchronize();
-    times.push_back(std::chrono::duration<double, std::micro>(end - begin).count() / kCalls);
-    if (std::chrono::duration<double>(end - started).count() >= kSeconds) break;
   }
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
+  return {median(calls), median(launches)};
 }
 
 }  // namespace hyla::testing

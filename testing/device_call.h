@@ -58,6 +58,10 @@ double device_call_us(const Call& host, const std::string& impl, double seconds)
 
 // Microseconds of the host for one call: validation, choice of the implementation and launch,
 // without waiting for the device.
-double device_call_host_us(const Call& host, const std::string& impl);
+struct HostTime {
+  double call_us = 0;    // of one call
+  double launch_us = 0;  // of launching an empty kernel, measured between the calls
+};
+HostTime device_call_host_time(const Call& host, const std::string& impl);
 
 }  // namespace hyla::testing

@@ -31,6 +31,9 @@ class Captured {
   void* executable_ = nullptr;
 };
 
+// Launches a kernel that does nothing.
+void launch_nothing();
+
 // Captures what `enqueue` launches as a graph, replays it for at least `seconds` and gives the
 // median time of a replay.
 double graph_us(const std::function<void()>& enqueue, double seconds);

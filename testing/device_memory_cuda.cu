@@ -171,6 +171,13 @@ void Captured::replay() const {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), the_stream()), "a graph");
 }
 
+__global__ void nothing() {}
+
+void launch_nothing() {
+  nothing<<<1, 32, 0, the_stream()>>>();
+  check(cudaGetLastError(), "an empty kernel");
+}
+
 double graph_us(const std::function<void()>& enqueue, double seconds) {
   const Captured graph(enqueue);
   Events events;

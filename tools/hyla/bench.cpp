@@ -32,8 +32,8 @@ struct Options {
 struct Result {
   std::string problem, implementation;
   double us = 0, limit_us = 0;
-  double chain_us = 0;  // decode on a GPU: the same waits without math
-  double host_us = 0;   // GPU: what the host spends on the call
+  double chain_us = 0;     // decode on a GPU: the same waits without math
+  testing::HostTime host;  // GPU: what the host spends on the call
   testing::Work work;
   std::vector<Peer> peers;
 
@@ -83,7 +83,8 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
                           {"matrix_flops", r.work.matrix_flops},
                           {"peers", peers}};
     if (r.chain_us > 0) row["chain_us"] = r.chain_us;
-    if (r.host_us > 0) row["host_us"] = r.host_us;
+    if (r.host.call_us > 0) row["host_us"] = r.host.call_us;
+    if (r.host.launch_us > 0) row["launch_us"] = r.host.launch_us;
     rows.push_back(std::move(row));
   }
   return {{"hyla", version()},
@@ -192,7 +193,8 @@ std::vector<Result> measure(const ProblemSpec& spec, const std::vector<Peer>& pe
       limit = limit_us(spec, work, options.seconds / 4);
       chain = chain_us(spec, options.seconds / 4);
     }
-    const double host = on_gpu(spec) ? testing::device_call_host_us(call, name) : 0;
+    const testing::HostTime host =
+        on_gpu(spec) ? testing::device_call_host_time(call, name) : testing::HostTime{};
     results.push_back(
         {testing::to_string(spec), name, us, limit, chain, host, work, peers_of(peers, spec)});
   }
@@ -237,7 +239,7 @@ int bench(const Options& options) {
   const bool gpu = std::any_of(specs.begin(), specs.end(), on_gpu);
   const bool chains = std::any_of(specs.begin(), specs.end(), has_chain);
   if (chains) columns.push_back({"chain us", 9, true});
-  if (gpu) columns.push_back({"host us", 8, true});
+  if (gpu) columns.push_back({"host us", 8, true}), columns.push_back({"launch us", 9, true});
   if (!peers.empty()) columns.push_back({"best peer", 0, false});
   Table table(out, columns);
   Progress progress(specs.size());
@@ -257,7 +259,8 @@ int bench(const Options& options) {
                                         fmt::format("{:.2f}", r.work.flops / r.us * 1e-3)};
       if (matrix) cells.push_back(matrix_share(r, on_gpu(spec), options.seconds / 4));
       if (chains) cells.push_back(r.chain_us > 0 ? microseconds(r.chain_us) : "");
-      if (gpu) cells.push_back(fmt::format("{:.2f}", r.host_us));
+      if (gpu) cells.push_back(fmt::format("{:.2f}", r.host.call_us));
+      if (gpu) cells.push_back(fmt::format("{:.2f}", r.host.launch_us));
       cells.push_back(best_peer(r));
       table.row(cells);
       results.push_back(r);
@@ -318,8 +321,9 @@ void add_bench(CLI::App& app) {
       "products where the operation is made of them), measured in the same run on the same\n"
       "threads. On a GPU 'host us' is what the host spends on a call: validation, dispatch, "
       "launch;\n"
-      "'chain us', for decode, is a kernel that waits for the same loads one after another and\n"
-      "computes nothing: the limit where the time is latency");
+      "'launch us' is the launch of an empty kernel alone; 'chain us', for decode, is a kernel\n"
+      "that waits for the same loads one after another and computes nothing: the limit where the\n"
+      "time is latency");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
       ->type_name("PROBLEM");
