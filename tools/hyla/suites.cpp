@@ -165,6 +165,8 @@ const std::vector<const char*> kGpu = {
     "gdn_prefill:lens=700+64,hq=2,hv=4,k=64,v=64,device=cuda",
     "gdn_prefill:lens=300+70,hq=1,hv=2,k=96,v=192,layout=kv,device=cuda",
     "gdn_prefill:lens=130+65,hq=2,hv=2,k=128,v=256,norm=1,gate=raw,beta=logit,device=cuda",
+    "gdn_prefill:lens=300+70,hq=1,hv=2,k=256,v=256,device=cuda",
+    "gdn_prefill:lens=700+1,hq=1,hv=2,k=192,v=72,layout=kv,norm=1,gate=raw,beta=logit,device=cuda",
     "norm_gated_rms:b=128,device=cuda",
     "norm_gated_rms:b=8192,device=cuda",
     "conv_prefill:lens=128x64,device=cuda",
@@ -233,6 +235,9 @@ const std::vector<const char*> kPrefill = {
     "gdn_prefill:lens=8192,k=64,v=64,device=cuda",
     "gdn_prefill:lens=1024x8,k=64,v=64,device=cuda",
     "gdn_prefill:lens=8192,hq=8,hv=8,k=128,v=256,device=cuda",
+    "gdn_prefill:lens=8192,k=256,v=256,device=cuda",
+    "gdn_prefill:lens=8192x4,k=256,v=256,device=cuda",
+    "gdn_prefill:lens=1024,k=256,v=256,device=cuda",
     "gdn_prefill:lens=8192x4,norm=1,gate=raw,beta=logit,device=cuda",
 };
 

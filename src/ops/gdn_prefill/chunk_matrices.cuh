@@ -16,10 +16,10 @@
 
 namespace hyla::gdn {
 
-// product = (K or Q) K^T, left running; `left`: 0 for K, 1 for Q
+// product (+)= (K or Q) K^T, left running; `left`: 0 for K, 1 for Q
 template <class Io>
 __device__ __forceinline__ void multiply_rows(float (&product)[32], const KeyTiles<Io>& tiles,
-                                              int left) {
+                                              int left, bool accumulate = false) {
   const arch::WgmmaDescriptor keys = arch::descriptor(arch::uniform(arch::shared_address(tiles)));
   const arch::WgmmaDescriptor rows = keys + static_cast<std::uint32_t>(left) * (kTileBytes >> 4);
   arch::pin(product);
@@ -27,21 +27,20 @@ __device__ __forceinline__ void multiply_rows(float (&product)[32], const KeyTil
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const std::uint32_t step = (i & 3) * 2 + (i >> 2) * (2 * kTileBytes >> 4);
-    arch::wgmma_n64<Io>(product, rows + step, keys + step, i > 0);
+    arch::wgmma_n64<Io>(product, rows + step, keys + step, accumulate || i > 0);
   }
   arch::wgmma_commit();
 }
 
-// Inverse lengths of the warp's 16 rows of K and Q: both diagonal 8 x 8 blocks of a product with
-// itself, for which the left operand's quadrants are the right operand too.
-template <class Io>
-__device__ __forceinline__ void find_lengths(const FusedArguments& arguments,
-                                             const KeyTiles<Io>& keys, MaskFactors& masks,
-                                             int thread) {
-  const int lane = thread & 31, warp = thread >> 5;
-#pragma unroll 1
-  for (int tensor = 0; tensor < 2; ++tensor) {
-    float upper[4] = {}, lower[4] = {};
+// Squares of the lengths of the warp's 16 rows of K (tensor 0) or Q (1), to be added to those of
+// other columns: both diagonal 8 x 8 blocks of a product with itself, for which the left operand's
+// quadrants are the right operand too.
+struct Squares {
+  float upper[4] = {}, lower[4] = {};
+
+  template <class Io>
+  __device__ __forceinline__ void add(const KeyTiles<Io>& keys, int tensor, int thread) {
+    const int lane = thread & 31, warp = thread >> 5;
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       const auto row = static_cast<std::uint32_t>(warp * 16 + (lane & 15));
@@ -52,17 +51,34 @@ __device__ __forceinline__ void find_lengths(const FusedArguments& arguments,
       arch::mma_16x8x16<Io>(upper, x, x[0], x[2]);
       arch::mma_16x8x16<Io>(lower, x, x[1], x[3]);
     }
-    const int row = lane >> 2, column = 2 * (lane & 3);
-    if (column == (row & 6)) {
-      const float sum = row & 1 ? upper[1] : upper[0], sum8 = row & 1 ? lower[3] : lower[2];
-      const float x = rsqrtf(sum + arguments.eps), x8 = rsqrtf(sum8 + arguments.eps);
-      const int i = warp * 16 + row;
-      if (tensor == 0) {
-        masks.key[i] = x, masks.key[i + 8] = x8;
-      } else {
-        masks.query[i] = arguments.scale * x, masks.query[i + 8] = arguments.scale * x8;
-      }
+  }
+
+  // As inverse lengths, into the factors.
+  __device__ __forceinline__ void store(const FusedArguments& arguments, int tensor,
+                                        MaskFactors& masks, int thread) const {
+    const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
+    if (column != (row & 6)) return;
+    const float sum = row & 1 ? upper[1] : upper[0], sum8 = row & 1 ? lower[3] : lower[2];
+    const float x = rsqrtf(sum + arguments.eps), x8 = rsqrtf(sum8 + arguments.eps);
+    const int i = warp * 16 + row;
+    if (tensor == 0) {
+      masks.key[i] = x, masks.key[i + 8] = x8;
+    } else {
+      masks.query[i] = arguments.scale * x, masks.query[i + 8] = arguments.scale * x8;
     }
+  }
+};
+
+// Inverse lengths of the warp's 16 rows of K and Q.
+template <class Io>
+__device__ __forceinline__ void find_lengths(const FusedArguments& arguments,
+                                             const KeyTiles<Io>& keys, MaskFactors& masks,
+                                             int thread) {
+#pragma unroll 1
+  for (int tensor = 0; tensor < 2; ++tensor) {
+    Squares squares;
+    squares.add(keys, tensor, thread);
+    squares.store(arguments, tensor, masks, thread);
   }
 }
 

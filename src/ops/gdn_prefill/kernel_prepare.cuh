@@ -1,7 +1,8 @@
 // T', P and the factors of all chunks of all heads, for kernels that then walk over the chunks. The
 // four warpgroups of a CTA work on their own, each on a chunk of a head; the next one's keys come
 // while the inverse of this one is made. T' and P take the place of the queries, and the next queries
-// come when they have left.
+// come when they have left. Of K above 128 the halves take turns in the same tiles; then both products
+// are there before anything is made of them.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
@@ -103,7 +104,8 @@ __device__ __forceinline__ void clear_upper(Io* tile, int thread) {
   }
 }
 
-template <class Io>
+// Halves: of up to 128 columns each.
+template <class Io, int Halves>
 class Prepare {
  public:
   __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const FusedArguments& arguments,
@@ -122,7 +124,7 @@ class Prepare {
       s.cursor.started = false;
       s.cursor.item = first;
       find(0, stride);
-      if (s.info[0].rows > 0) ask_keys(0);
+      if (s.info[0].rows > 0) ask_keys(0, 0);
     }
     sync();
     if (s.info[0].rows == 0) return;
@@ -144,17 +146,58 @@ class Prepare {
   }
 
   // Of the chunk in a place.
-  __device__ __forceinline__ void ask_keys(int place) {
+  __device__ __forceinline__ void ask_keys(int place, int half) {
     const ChunkInfo& info = s.info[place];
+    const int column = half * 128;
     arch::arrive_expecting(s.keys_full, 2 * kTileBytes);
-    arch::load_tile(s.keys[0], a.maps.k, {0, info.k_head, info.token}, s.keys_full);
-    arch::load_tile(s.keys[2], a.maps.k, {64, info.k_head, info.token}, s.keys_full);
+    arch::load_tile(s.keys[0], a.maps.k, {column, info.k_head, info.token}, s.keys_full);
+    arch::load_tile(s.keys[2], a.maps.k, {column + 64, info.k_head, info.token}, s.keys_full);
   }
-  __device__ __forceinline__ void ask_queries(int place) {
+  __device__ __forceinline__ void ask_queries(int place, int half) {
     const ChunkInfo& info = s.info[place];
+    const int column = half * 128;
     arch::arrive_expecting(s.queries_full, 2 * kTileBytes);
-    arch::load_tile(s.keys[1], a.maps.q, {0, info.q_head, info.token}, s.queries_full);
-    arch::load_tile(s.keys[3], a.maps.q, {64, info.q_head, info.token}, s.queries_full);
+    arch::load_tile(s.keys[1], a.maps.q, {column, info.q_head, info.token}, s.queries_full);
+    arch::load_tile(s.keys[3], a.maps.q, {column + 64, info.q_head, info.token}, s.queries_full);
+  }
+
+  __device__ __forceinline__ void clear_tail(int place) {
+    if (s.info[place].rows == kChunk) return;
+    clear_rows(s.keys[0], s.keys[2], s.info[place].rows, thread);
+    sync();
+  }
+
+  // K K^T and Q K^T over both halves of the columns, and the lengths.
+  __device__ __forceinline__ void multiply_halves(int place, float (&product)[32],
+                                                  float (&scores)[32]) {
+    const bool normalised = a.p.l2norm;
+    Squares keys, queries;
+#pragma unroll
+    for (int half = 0; half < Halves; ++half) {
+      arch::wait(s.keys_full, half);
+      clear_tail(place);
+      multiply_rows(product, s.keys, 0, half > 0);
+      arch::wait(s.queries_full, half);
+      multiply_rows(scores, s.keys, 1, half > 0);
+      if (normalised) {
+        keys.add(s.keys, 0, thread);
+        queries.add(s.keys, 1, thread);
+      }
+      arch::wgmma_wait<0>();
+      arch::pin(product);
+      arch::pin(scores);
+      if (half + 1 == Halves) break;
+      sync();
+      if (thread == 0) {
+        ask_keys(place, half + 1);
+        ask_queries(place, half + 1);
+      }
+      __syncwarp();
+    }
+    if (normalised) {
+      keys.store(a, 0, s.masks, thread);
+      queries.store(a, 1, s.masks, thread);
+    }
   }
 
   __device__ __forceinline__ void chunk(int n, std::int64_t stride) {
@@ -162,49 +205,61 @@ class Prepare {
     const bool normalised = a.p.l2norm;
     if (thread == 0) {
       arch::wait_for_store_reads<0>();  // the chunk before has left
-      ask_queries(place);
+      ask_queries(place, 0);
     }
     __syncwarp();
-    arch::wait(s.keys_full, place);
-    if (s.info[place].rows < kChunk) {
-      clear_rows(s.keys[0], s.keys[2], s.info[place].rows, thread);
-      sync();
+    float product[32], scores[32];
+    if constexpr (Halves > 1) {
+      multiply_halves(place, product, scores);
+    } else {
+      arch::wait(s.keys_full, place);
+      clear_tail(place);
+      if (normalised) {
+        arch::wait(s.queries_full, place);
+        find_lengths(a, s.keys, s.masks, thread);
+      }
+      multiply_rows(product, s.keys, 0);
     }
-    if (normalised) {
-      arch::wait(s.queries_full, place);
-      find_lengths(a, s.keys, s.masks, thread);
-    }
-    float product[32];
-    multiply_rows(product, s.keys, 0);
     sync();  // gates and lengths are there, the chunk before has left
     const bool mild = is_mild<Io>(s.gates[place]);
     make_factors(a, mild, s.gates[place], s.masks, s.factors, thread);
     if (thread == 96) find(place ^ 1, stride);
     sync();
-    arch::wgmma_wait<0>();
-    arch::pin(product);
+    const bool more = s.info[place ^ 1].rows > 0;
+    if constexpr (Halves > 1) {
+      if (thread == 32 && more) ask_keys(place ^ 1, 0);
+      __syncwarp();
+    } else {
+      arch::wgmma_wait<0>();
+      arch::pin(product);
+    }
     if (normalised) normalise_columns(product, s.masks, thread);
     store_diagonal(product, mild, s.gates[place], s.masks, s.scratch, thread);
     store_lower(product, mild, s.masks, s.scratch, thread);
     const bool own_grows = grows(product, s.masks, thread);
-    arch::wait(s.queries_full, place);
-    multiply_rows(product, s.keys, 1);
-    const bool more = s.info[place ^ 1].rows > 0;
+    if constexpr (Halves == 1) {
+      arch::wait(s.queries_full, place);
+      multiply_rows(scores, s.keys, 1);
+    }
     if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
     invert_diagonal(s.scratch, thread >> 5, thread & 31);
-    arch::wgmma_wait<0>();
-    arch::pin(product);
+    if constexpr (Halves == 1) {
+      arch::wgmma_wait<0>();
+      arch::pin(scores);
+    }
     // All have read the keys, all diagonal blocks are inverted.
     const bool chunk_grows = arch::sync_any(barrier, 128, own_grows);
     if (thread == 0) {
       s.factors.decay[2] =
           chunk_grows ? kNeverForgets : __uint_as_float(s.gates[place][0][63]) + kErasedLog2;
     }
-    if (thread == 32 && more) ask_keys(place ^ 1);
-    __syncwarp();
+    if constexpr (Halves == 1) {
+      if (thread == 32 && more) ask_keys(place ^ 1, 0);
+      __syncwarp();
+    }
     clear_upper(s.scores(), thread);
     clear_upper(s.inverse(), thread);
-    store_scores(product, mild, s.gates[place], s.masks, s.scores(), thread);
+    store_scores(scores, mild, s.gates[place], s.masks, s.scores(), thread);
     store_inverse(s.scratch, normalised, s.masks, s.inverse(), thread);
     if (thread < 32 && more) scan_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
     sync();
@@ -224,7 +279,7 @@ class Prepare {
 };
 
 // grid: any number of CTAs
-template <class Io>
+template <class Io, int Halves>
 __global__ void __launch_bounds__(kPrepareThreads, 1)
     prepare(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -233,7 +288,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
-  Prepare<Io>(s, a, static_cast<Record<Io>*>(a.records), group)
+  Prepare<Io, Halves>(s, a, static_cast<Record<Io>*>(a.records), group)
       .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
 }
 

@@ -16,6 +16,9 @@ struct SplitShape {
 };
 void launch_split_bf16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_split_f16(const FusedArguments&, const SplitShape&, const Context&);
+// The same for K above 128: no transfers, one block a CTA.
+void launch_wide_bf16(const FusedArguments&, const SplitShape&, const Context&);
+void launch_wide_f16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_states(const FusedArguments&, int rows, const Context&);  // 4 or 8 value rows a CTA
 
 }  // namespace hyla::gdn

@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kSegmentBytes =
     kMostSegmentStates * (2 * kStateElements * sizeof(float) + sizeof(int));
 
+bool is_wide(std::int64_t K) { return K > 128; }
 int value_blocks(std::int64_t V) { return static_cast<int>((V + 63) / 64); }
 
 PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
@@ -21,6 +22,7 @@ PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   s.head_bytes = 2.0 * kChunk * (keys * static_cast<double>(p.K) + 2 * static_cast<double>(p.V)) +
                  static_cast<double>(kRecordBytes);
   if (!p.initial.present()) s.task_us = 3;
+  s.wide = is_wide(p.K);
   return s;
 }
 
@@ -38,7 +40,9 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   shape.blocks = static_cast<unsigned>(value_blocks(p.V));
   shape.blocks_a_cta = static_cast<unsigned>(walks.blocks_a_cta);
   shape.state_rows = state_rows(plan_shape(p, context), walks.parts);
-  const auto launch = p.q.dtype == DType::kBFloat16 ? launch_split_bf16 : launch_split_f16;
+  const bool bf16 = p.q.dtype == DType::kBFloat16;
+  const auto launch = is_wide(p.K) ? (bf16 ? launch_wide_bf16 : launch_wide_f16)
+                                   : (bf16 ? launch_split_bf16 : launch_split_f16);
   launch(a, shape, context);
 }
 
@@ -46,8 +50,8 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
 
 const char* prefill_split_refuses(const PrefillProblem& p, const Context& context) {
   if (const char* reason = prefill_tiles_refuse(p, context)) return reason;
-  if (p.K > 128 || p.K % 8 != 0 || p.V % 8 != 0) {
-    return "takes K up to 128, K and V multiples of 8";
+  if (p.K > 256 || p.K % 8 != 0 || p.V % 8 != 0) {
+    return "takes K up to 256, K and V multiples of 8";
   }
   if (!p.sequences.cu_seqlens.present()) return "takes sequences back to back";
   if (is_square(p.K, p.V) && p.sequences.rows * p.heads > device::multiprocessors(context)) {
@@ -103,7 +107,7 @@ double prefill_fused_us(const PrefillProblem& p, const Context& context) {
 }
 
 std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
-  if (bounds.device.kind != Device::Kind::kCuda || bounds.key_dim > 128 ||
+  if (bounds.device.kind != Device::Kind::kCuda || bounds.key_dim > 256 ||
       bounds.io == DType::kFloat32) {
     return 0;
   }

@@ -14,7 +14,7 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
   shape.grid = dim3(split.prepare_ctas);
   shape.block = dim3(kPrepareThreads);
   shape.shared_bytes = kPrepareGroups * sizeof(PrepareGroup<Io>);
-  device::launch(prepare<Io>, shape, a, context);
+  device::launch(prepare<Io, 1>, shape, a, context);
 
   // The next kernel's CTAs take their places as those of the one before leave.
   Context after = context;

@@ -15,6 +15,7 @@ struct PlanShape {
   int blocks = 2;         // of 64 value rows
   double head_bytes = 0;  // of a chunk and head in memory: q, k, v, out and what is prepared
   double task_us = 5.7;   // of a task's states in cuda_fused, read and written
+  bool wide = false;      // K above 128
 
   std::int64_t tasks() const { return rows * heads; }
   double chunks() const {  // of a sequence
@@ -43,8 +44,8 @@ inline double block_us(const PlanShape& s) {
 
 // T', P and factors of all chunks, four warpgroups a multiprocessor.
 inline double prepare_us(const PlanShape& s) {
-  return 3.5 +
-         1.45 * std::max(3.0, s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors);
+  return 3.5 + (s.wide ? 2.36 : 1.45) *
+                   std::max(3.0, s.chunks() * static_cast<double>(s.tasks()) / s.multiprocessors);
 }
 
 // How the chunks are walked over: parts of a sequence, blocks of value rows on a multiprocessor.
@@ -56,7 +57,7 @@ struct Walks {
 // `ctas` of one or two blocks walk over `chunks` each with outputs; no faster than the memory.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double chunk = blocks_a_cta == 2 ? 1.5 : crowded ? 1.16 : 1.08;
+  const double chunk = s.wide ? 1.8 : blocks_a_cta == 2 ? 1.5 : crowded ? 1.16 : 1.08;
   constexpr double kBytesPerUs = 4.05e6;
   const double memory = s.chunks() * static_cast<double>(s.tasks()) * s.head_bytes / kBytesPerUs;
   return (crowded ? 10 : 7) + std::max(s.waves(ctas) * chunks * chunk, memory);
@@ -69,7 +70,7 @@ inline Walks split_walks(const PlanShape& s) {
   if (2 * ctas <= s.multiprocessors && s.chunks() > 8) {
     walks = {2, 1, serial_us(s, 2 * ctas, 0.84 * s.chunks(), 1)};
   }
-  if (s.blocks % 2 == 0) {
+  if (s.blocks % 2 == 0 && !s.wide) {
     const double us = serial_us(s, ctas / 2, s.chunks(), 2);
     if (us < walks.us) walks = {1, 2, us};
   }

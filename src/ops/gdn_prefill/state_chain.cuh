@@ -16,14 +16,11 @@
 //     kRoomy: there are registers for W while S^T Q^T runs, and for O until the state is updated
 #pragma once
 
-#include "arch/matrix.cuh"
-#include "arch/named_barrier.cuh"
 #include "arch/tma_states.cuh"
 #include "arch/wgmma_n128.cuh"
 #include "arch/wgmma_n64.cuh"
-#include "ops/gdn_prefill/chunk.cuh"
+#include "ops/gdn_prefill/out_tiles.cuh"
 #include "ops/gdn_prefill/pairs.cuh"
-#include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
 
@@ -34,33 +31,20 @@ enum class Walk {
   kTransfer,  // the same with V = 0: what becomes of an initial state
 };
 
-// Where the outputs of a task go.
-struct OutTarget {
-  const CUtensorMap& map;
-  const core::TokenView& view;
-  int head, token;  // of the task's first chunk
-  int values = 128;
-};
-
 template <class Io, class Pipe>
-class StateChain {
+class StateChain : public OutTiles<Io> {
  public:
+  using OutTiles<Io>::thread, OutTiles<Io>::sync;
+
   // `out`: two tiles of the warpgroup's own; `barrier`: a number that nobody else uses.
   __device__ __forceinline__ StateChain(const Pipe& with, Io (*out_tiles)[kTile], int value_half,
                                         int own_barrier)
-      : pipe(with), tiles(out_tiles), half(value_half), barrier(own_barrier) {
+      : OutTiles<Io>(out_tiles, value_half, own_barrier), pipe(with) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) o[i] = x[i] = 0.0f;
   }
 
-  static constexpr int kThreads = 128;
-  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) & 127; }
-  __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, kThreads); }
-
-  // First element of the thread's fragment.
-  __device__ __forceinline__ int value_row() const {
-    return half * 64 + (thread() >> 5) * 16 + (thread() >> 2 & 7);
-  }
+  // First key of the thread's fragment.
   __device__ __forceinline__ int column() const { return 2 * (thread() & 3); }
 
   // Chunk n of the warpgroup, chunk c of its task. O of the chunk before leaves meanwhile; `first`:
@@ -80,16 +64,16 @@ class StateChain {
       pipe.ask_ahead(n);
       __syncwarp();
       if (first) {
-        free_tiles();
+        this->free_tiles();
       } else {
-        leave(n - 1, c - 1, out, target);
+        this->leave(n - 1, c - 1, out, target);
       }
     }
 
     std::uint32_t v[16];
     if constexpr (W != Walk::kTransfer) {
       pipe.wait_values(n);
-      const std::uint32_t values = pipe.values(n) + block();
+      const std::uint32_t values = pipe.values(n) + this->block();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         arch::load_matrices_transposed(reinterpret_cast<std::uint32_t(&)[4]>(v[4 * j]),
@@ -158,7 +142,7 @@ class StateChain {
     if constexpr (kOut) {
       multiply_tokens(o, u, arch::uniform(pipe.scores(n)), true);
       if constexpr (Pipe::kRoomy) {
-        if (!first) leave(n - 1, c - 1, out, target);
+        if (!first) this->leave(n - 1, c - 1, out, target);
       }
     }
     arch::wgmma_wait<0>();
@@ -172,18 +156,7 @@ class StateChain {
   __device__ __forceinline__ void store_last_out(int n, int c, int rows, const OutTarget& target) {
     std::uint32_t out[16];
     pack_out(out);
-    if (rows == kChunk) return leave(n, c, out, target);
-    put_out(n, out);
-    const char* tile = reinterpret_cast<const char*>(tiles[n & 1]);
-    for (int i = arch::opaque(thread()); i < rows * 8; i += kThreads) {
-      const int row = i >> 3, part = i & 7;
-      if (half * 64 + part * 8 >= target.values) continue;
-      const std::int64_t to =
-          target.view.offset(0, target.token + c * kChunk + row, target.head, half * 64 + part * 8);
-      *reinterpret_cast<uint4*>(static_cast<Io*>(target.view.data) + to) =
-          *reinterpret_cast<const uint4*>(tile + arch::swizzled(static_cast<std::uint32_t>(row),
-                                                                static_cast<std::uint32_t>(part)));
-    }
+    this->leave_last(n, c, rows, out, target);
   }
 
   // S after chunk n - 1, by the copy engine: four tiles of 32 keys, in turns through the two that
@@ -196,7 +169,7 @@ class StateChain {
     const std::uint32_t at = row * 128 + (pair & 1) * 8, chunk = (pair >> 1) ^ (row & 7);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      Io* tile = tiles[(n + part) & 1];
+      Io* tile = this->tiles[(n + part) & 1];
       if (thread() == 0) arch::wait_for_store_reads<1>();
       sync();
       char* to = reinterpret_cast<char*>(tile) + at;
@@ -210,27 +183,15 @@ class StateChain {
       arch::fence_async_proxy();
       sync();
       if (thread() == 0) {
-        arch::store_tile_4d(map, {32 * part, half * 64, head, slot}, tile);
+        arch::store_tile_4d(map, {32 * part, this->half * 64, head, slot}, tile);
         arch::commit_stores();
       }
     }
   }
 
-  // Before the warpgroup ends.
-  __device__ __forceinline__ void finish() {
-    if (thread() == 0) arch::wait_for_stores<0>();
-  }
-
   float S[64];
 
  private:
-  // Where the lane's row of a 16 x 16 block of tokens by values lies, for transposing accesses.
-  __device__ __forceinline__ std::uint32_t block() const {
-    const int lane = thread() & 31;
-    return arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
-                          static_cast<std::uint32_t>((thread() >> 5) * 2 + (lane >> 3 & 1)));
-  }
-
   // d = S^T times the transpose of K or Q
   __device__ __forceinline__ void multiply_state(float (&d)[32], std::uint32_t address) {
     const arch::WgmmaDescriptor right = arch::descriptor(address);
@@ -275,44 +236,13 @@ class StateChain {
     for (int i = 0; i < 16; ++i) u[i] = pack<Io>(x[2 * i], x[2 * i + 1]);
   }
 
-  // Nothing that was stored from the tiles of O is still to be read.
-  __device__ __forceinline__ void free_tiles() {
-    if (thread() == 0) arch::wait_for_store_reads<0>();
-    sync();
-  }
-
   __device__ __forceinline__ void pack_out(std::uint32_t (&out)[16]) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) out[i] = pack<Io>(o[2 * i], o[2 * i + 1]);
     arch::pin(out);
   }
 
-  // Into the tile of chunk n. The store that reads the other tile is done when all have passed the
-  // barrier, so that one is free for chunk n + 1.
-  __device__ __forceinline__ void put_out(int n, const std::uint32_t (&out)[16]) {
-    const std::uint32_t to = arch::shared_address(tiles[n & 1]) + block();
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      arch::store_matrices_transposed(to + j * 2048,
-                                      reinterpret_cast<const std::uint32_t(&)[4]>(out[4 * j]));
-    }
-    arch::fence_async_proxy();
-    if (thread() == 0) arch::wait_for_store_reads<0>();
-    sync();
-  }
-
-  // O of a whole chunk, to memory.
-  __device__ __forceinline__ void leave(int n, int c, const std::uint32_t (&out)[16],
-                                        const OutTarget& target) {
-    put_out(n, out);
-    if (thread() != 0) return;
-    arch::store_tile(target.map, {half * 64, target.head, target.token + c * kChunk}, tiles[n & 1]);
-    arch::commit_stores();
-  }
-
   const Pipe pipe;
-  Io (*const tiles)[kTile];
-  const int half, barrier;
   float x[32], o[32];
   std::uint32_t state[32];  // S as a left operand
 };

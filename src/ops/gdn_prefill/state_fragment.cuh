@@ -26,14 +26,17 @@ __device__ __forceinline__ void store_pair(T* to, float x, float y) {
   pack.store(to);
 }
 
-template <class T>
-__device__ __forceinline__ void load(const PoolView& pool, std::int64_t offset, float (&S)[64]) {
+template <class T, class Limits>
+__device__ __forceinline__ void load(const PoolView& pool, std::int64_t offset,
+                                     const Limits& limits, float (&S)[64]) {
   const T* from = static_cast<const T*>(pool.data) + offset;
   if (pool.k_stride == 1) {
     const T* from8 = from + 8 * pool.v_stride;
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
-      const float2 x = load_pair(from + 8 * j), y = load_pair(from8 + 8 * j);
+      float2 x = {}, y = {};
+      if (limits.has_first(j)) x = load_pair(from + 8 * j);
+      if (limits.has_second(j)) y = load_pair(from8 + 8 * j);
       S[4 * j] = x.x, S[4 * j + 1] = x.y, S[4 * j + 2] = y.x, S[4 * j + 3] = y.y;
     }
     return;
@@ -41,29 +44,38 @@ __device__ __forceinline__ void load(const PoolView& pool, std::int64_t offset, 
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
     const T *x = from + 8 * j * pool.k_stride, *y = x + pool.k_stride;
-    S[4 * j] = device::to_float(x[0]), S[4 * j + 1] = device::to_float(y[0]);
-    S[4 * j + 2] = device::to_float(x[8]), S[4 * j + 3] = device::to_float(y[8]);
+    S[4 * j] = S[4 * j + 1] = S[4 * j + 2] = S[4 * j + 3] = 0.0f;
+    if (limits.has_first(j)) {
+      S[4 * j] = device::to_float(x[0]), S[4 * j + 1] = device::to_float(y[0]);
+    }
+    if (limits.has_second(j)) {
+      S[4 * j + 2] = device::to_float(x[8]), S[4 * j + 3] = device::to_float(y[8]);
+    }
   }
 }
 
-template <class T>
+template <class T, class Limits>
 __device__ __forceinline__ void store(const PoolView& pool, std::int64_t offset,
-                                      const float (&S)[64]) {
+                                      const Limits& limits, const float (&S)[64]) {
   T* to = static_cast<T*>(pool.data) + offset;
   if (pool.k_stride == 1) {
     T* to8 = to + 8 * pool.v_stride;
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
-      store_pair(to + 8 * j, S[4 * j], S[4 * j + 1]);
-      store_pair(to8 + 8 * j, S[4 * j + 2], S[4 * j + 3]);
+      if (limits.has_first(j)) store_pair(to + 8 * j, S[4 * j], S[4 * j + 1]);
+      if (limits.has_second(j)) store_pair(to8 + 8 * j, S[4 * j + 2], S[4 * j + 3]);
     }
     return;
   }
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
     T *x = to + 8 * j * pool.k_stride, *y = x + pool.k_stride;
-    x[0] = device::from_float<T>(S[4 * j]), y[0] = device::from_float<T>(S[4 * j + 1]);
-    x[8] = device::from_float<T>(S[4 * j + 2]), y[8] = device::from_float<T>(S[4 * j + 3]);
+    if (limits.has_first(j)) {
+      x[0] = device::from_float<T>(S[4 * j]), y[0] = device::from_float<T>(S[4 * j + 1]);
+    }
+    if (limits.has_second(j)) {
+      x[8] = device::from_float<T>(S[4 * j + 2]), y[8] = device::from_float<T>(S[4 * j + 3]);
+    }
   }
 }
 
@@ -75,53 +87,41 @@ __device__ __forceinline__ std::int64_t fragment_offset(const PoolView& pool, st
   return slot * pool.slot_stride + head * pool.head_stride + v * pool.v_stride + k * pool.k_stride;
 }
 
-__device__ __forceinline__ void load_fragment(const PoolView& pool, std::int64_t offset,
-                                              float (&S)[64]) {
-  if (pool.dtype == DType::kFloat32) return fragment::load<float>(pool, offset, S);
-  if (pool.dtype == DType::kBFloat16) return fragment::load<__nv_bfloat16>(pool, offset, S);
-  fragment::load<__half>(pool, offset, S);
-}
-
-__device__ __forceinline__ void store_fragment(const PoolView& pool, std::int64_t offset,
-                                               const float (&S)[64]) {
-  if (pool.dtype == DType::kFloat32) return fragment::store<float>(pool, offset, S);
-  if (pool.dtype == DType::kBFloat16) return fragment::store<__nv_bfloat16>(pool, offset, S);
-  fragment::store<__half>(pool, offset, S);
-}
-
-// The same of a head with fewer value rows or keys than the fragment: those that are not there are
-// zero, and stay out of memory. `v`, `k`: the thread's first element.
-struct FragmentLimits {
-  int v, k, V, K;
-
-  // Of element i.
-  __device__ __forceinline__ bool has(int i) const { return row(i) < V && key(i) < K; }
-  __device__ __forceinline__ int row(int i) const { return v + (i >> 1 & 1) * 8; }
-  __device__ __forceinline__ int key(int i) const { return k + (i >> 2) * 8 + (i & 1); }
-  __device__ __forceinline__ std::int64_t offset(const PoolView& pool, int i) const {
-    return (row(i) - v) * pool.v_stride + (key(i) - k) * pool.k_stride;
-  }
+// Which parts of a fragment are there: of block j of 8 keys, value rows v and v + 8.
+struct WholeFragment {
+  __device__ __forceinline__ static bool has_first(int) { return true; }
+  __device__ __forceinline__ static bool has_second(int) { return true; }
 };
 
+// Of a head with fewer value rows or keys, multiples of 8: those that are not there are zero, and
+// stay out of memory.
+struct PartOfFragment {
+  int blocks;  // of keys
+  bool first, second;
+
+  // `v`, `k`: the thread's first element.
+  __device__ __forceinline__ PartOfFragment(int v, int k, int V, int K)
+      : blocks((K - k + 7) / 8), first(v < V), second(v + 8 < V) {}
+  __device__ __forceinline__ bool has_first(int j) const { return first && j < blocks; }
+  __device__ __forceinline__ bool has_second(int j) const { return second && j < blocks; }
+};
+
+template <class Limits = WholeFragment>
 __device__ __forceinline__ void load_fragment(const PoolView& pool, std::int64_t offset,
-                                              const FragmentLimits& limits, float (&S)[64]) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    S[i] = 0.0f;
-    if (limits.has(i)) {
-      S[i] = device::load_number(pool.data, pool.dtype, offset + limits.offset(pool, i));
-    }
-  }
+                                              float (&S)[64], const Limits& limits = {}) {
+  if (pool.dtype == DType::kFloat32) return fragment::load<float>(pool, offset, limits, S);
+  if (pool.dtype == DType::kBFloat16) return fragment::load<__nv_bfloat16>(pool, offset, limits, S);
+  fragment::load<__half>(pool, offset, limits, S);
 }
 
+template <class Limits = WholeFragment>
 __device__ __forceinline__ void store_fragment(const PoolView& pool, std::int64_t offset,
-                                               const FragmentLimits& limits, const float (&S)[64]) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    if (limits.has(i)) {
-      device::store_number(pool.data, pool.dtype, offset + limits.offset(pool, i), S[i]);
-    }
+                                               const float (&S)[64], const Limits& limits = {}) {
+  if (pool.dtype == DType::kFloat32) return fragment::store<float>(pool, offset, limits, S);
+  if (pool.dtype == DType::kBFloat16) {
+    return fragment::store<__nv_bfloat16>(pool, offset, limits, S);
   }
+  fragment::store<__half>(pool, offset, limits, S);
 }
 
 }  // namespace hyla::gdn

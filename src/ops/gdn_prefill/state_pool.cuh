@@ -12,17 +12,22 @@ struct FragmentPlace {
   int head, v, k;  // first element of the thread's fragment
 };
 
-// AnyDims: K may be less than 128 and V no multiple of 64.
+__device__ __forceinline__ PartOfFragment part_of(const PrefillProblem& p,
+                                                  const FragmentPlace& at) {
+  return {at.v, at.k, static_cast<int>(p.V), static_cast<int>(p.K)};
+}
+
+// AnyDims: K may be no multiple of 128 and V none of 64.
 template <bool AnyDims = false>
 __device__ __forceinline__ void store_state(const PrefillProblem& p, const PoolView& pool,
                                             std::int64_t slot, const FragmentPlace& at,
                                             const float (&S)[64]) {
   const std::int64_t offset = fragment_offset(pool, slot, at.head, at.v, at.k);
-  if (AnyDims && (p.K < 128 || p.V % 64 != 0)) {
-    return store_fragment(pool, offset, {at.v, at.k, static_cast<int>(p.V), static_cast<int>(p.K)},
-                          S);
+  if constexpr (AnyDims) {
+    store_fragment(pool, offset, S, part_of(p, at));
+  } else {
+    store_fragment(pool, offset, S);
   }
-  store_fragment(pool, offset, S);
 }
 
 template <bool AnyDims = false>
@@ -31,11 +36,12 @@ __device__ __forceinline__ void load_initial(const PrefillProblem& p, int row,
   if (p.starts_from_pool(row)) {
     const std::int64_t slot = p.slots.read_slot(row);
     const std::int64_t offset = fragment_offset(p.initial, slot, at.head, at.v, at.k);
-    if (AnyDims && (p.K < 128 || p.V % 64 != 0)) {
-      return load_fragment(p.initial, offset,
-                           {at.v, at.k, static_cast<int>(p.V), static_cast<int>(p.K)}, S);
+    if constexpr (AnyDims) {
+      load_fragment(p.initial, offset, S, part_of(p, at));
+    } else {
+      load_fragment(p.initial, offset, S);
     }
-    return load_fragment(p.initial, offset, S);
+    return;
   }
 #pragma unroll
   for (int i = 0; i < 64; ++i) S[i] = 0.0f;
@@ -61,6 +67,27 @@ __device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int ro
     const std::int64_t to = p.slots.checked(p.checkpoint_slots.at(row, index), p.final.slots);
     if (to != core::kNullSlot) store_state<AnyDims>(p, p.final, to, at, S);
   }
+}
+
+// The same of two halves of the keys.
+__device__ __forceinline__ FragmentPlace second_half(FragmentPlace at) {
+  at.k += 128;
+  return at;
+}
+__device__ __forceinline__ void load_initial(const PrefillProblem& p, int row,
+                                             const FragmentPlace& at, float (&S)[2][64]) {
+  load_initial<true>(p, row, at, S[0]);
+  load_initial<true>(p, row, second_half(at), S[1]);
+}
+__device__ __forceinline__ void store_final(const PrefillProblem& p, int row,
+                                            const FragmentPlace& at, const float (&S)[2][64]) {
+  store_final<true>(p, row, at, S[0]);
+  store_final<true>(p, row, second_half(at), S[1]);
+}
+__device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int tokens,
+                                                 const FragmentPlace& at, const float (&S)[2][64]) {
+  store_checkpoint<true>(p, row, tokens, at, S[0]);
+  store_checkpoint<true>(p, row, tokens, second_half(at), S[1]);
 }
 
 // Chunks from one checkpoint to the next; more than there can be where there are none.

@@ -1,0 +1,105 @@
+// Outputs of chunks on their way to memory: O^T of 64 value rows in the registers of a warpgroup,
+// through two tiles of its own in turns.
+#pragma once
+
+#include "arch/matrix.cuh"
+#include "arch/named_barrier.cuh"
+#include "arch/registers.cuh"
+#include "arch/tma.cuh"
+#include "ops/gdn_prefill/chunk.cuh"
+#include "problem/gdn_prefill.h"
+
+namespace hyla::gdn {
+
+// Where the outputs of a task go.
+struct OutTarget {
+  const CUtensorMap& map;
+  const core::TokenView& view;
+  int head, token;  // of the task's first chunk
+  int values = 128;
+};
+
+template <class Io>
+class OutTiles {
+ public:
+  static constexpr int kThreads = 128;
+
+  // `value_block`: of 64 value rows; `own_barrier`: a number that nobody else uses.
+  __device__ __forceinline__ OutTiles(Io (*of_two)[kTile], int value_block, int own_barrier)
+      : tiles(of_two), half(value_block), barrier(own_barrier) {}
+
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) & 127; }
+  __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, kThreads); }
+
+  // First row of the thread's fragment.
+  __device__ __forceinline__ int value_row() const {
+    return half * 64 + (thread() >> 5) * 16 + (thread() >> 2 & 7);
+  }
+
+  // Where the lane's row of a 16 x 16 block of tokens by values lies, for transposing accesses.
+  __device__ __forceinline__ std::uint32_t block() const {
+    const int lane = thread() & 31;
+    return arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
+                          static_cast<std::uint32_t>((thread() >> 5) * 2 + (lane >> 3 & 1)));
+  }
+
+  // O of a whole chunk, the n-th of the warpgroup and chunk c of its task, to memory.
+  __device__ __forceinline__ void leave(int n, int c, const std::uint32_t (&out)[16],
+                                        const OutTarget& target) const {
+    put(n, out);
+    if (thread() != 0) return;
+    arch::store_tile(target.map, {half * 64, target.head, target.token + c * kChunk}, tiles[n & 1]);
+    arch::commit_stores();
+  }
+
+  // The same of `rows` tokens; where the chunk is not whole, only its own rows.
+  __device__ __forceinline__ void leave_last(int n, int c, int rows, const std::uint32_t (&out)[16],
+                                             const OutTarget& target) const {
+    if (rows == kChunk) return leave(n, c, out, target);
+    put(n, out);
+    const char* tile = reinterpret_cast<const char*>(tiles[n & 1]);
+    for (int i = arch::opaque(thread()); i < rows * 8; i += kThreads) {
+      const int row = i >> 3, part = i & 7;
+      if (half * 64 + part * 8 >= target.values) continue;
+      const std::int64_t to =
+          target.view.offset(0, target.token + c * kChunk + row, target.head, half * 64 + part * 8);
+      *reinterpret_cast<uint4*>(static_cast<Io*>(target.view.data) + to) =
+          *reinterpret_cast<const uint4*>(tile + arch::swizzled(static_cast<std::uint32_t>(row),
+                                                                static_cast<std::uint32_t>(part)));
+    }
+  }
+
+  // Nothing that was stored from the tiles is still to be read.
+  __device__ __forceinline__ void free_tiles() const {
+    if (thread() == 0) arch::wait_for_store_reads<0>();
+    sync();
+  }
+
+  // Before the warpgroup ends.
+  __device__ __forceinline__ void finish() const {
+    if (thread() == 0) arch::wait_for_stores<0>();
+  }
+
+ protected:
+  Io (*const tiles)[kTile];
+  const int half;  // block of 64 value rows
+
+ private:
+  // Into the tile of chunk n. The store that reads the other tile is done when all have passed the
+  // barrier, so that one is free for chunk n + 1.
+  __device__ __forceinline__ void put(int n, const std::uint32_t (&out)[16]) const {
+    const std::uint32_t to = arch::shared_address(tiles[n & 1]) + block();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      arch::store_matrices_transposed(to + j * 2048,
+                                      reinterpret_cast<const std::uint32_t(&)[4]>(out[4 * j]));
+    }
+    arch::fence_async_proxy();
+    if (thread() == 0) arch::wait_for_store_reads<0>();
+    sync();
+  }
+
+  const int barrier;
+};
+
+}  // namespace hyla::gdn
