@@ -51,7 +51,7 @@ struct WidePipe {
   __device__ __forceinline__ std::uint32_t scores(int n) const {
     return arch::shared_address(s.rest[n & 1].prepared[1]);
   }
-  __device__ const __forceinline__ Factors& factors(int n) const { return s.factors[n & 1]; }
+  const __device__ __forceinline__ Factors& factors(int n) const { return s.factors[n & 1]; }
 
   __device__ __forceinline__ void wait_keys(int n) const {
     arch::wait(s.keys_full[serial_stage(n).stage], serial_stage(n).parity);
