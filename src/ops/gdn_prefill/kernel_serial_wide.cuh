@@ -1,5 +1,5 @@
 // The serial part of prefill for K above 128: a CTA has 64 value rows of one part of one head of one
-// sequence.
+// sequence. A warpgroup goes from state to state, another one makes the outputs, a thread loads.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
@@ -9,58 +9,64 @@
 
 namespace hyla::gdn {
 
+inline constexpr int kWideThreads = 3 * 128;
+
 // Where the sequence ends inside the chunk, the rows past it are made zeros first.
 template <class Io>
 __device__ __forceinline__ void clear_tail(WideShared<Io>& s, const WideChain<Io>& chain, int n,
                                            int rows) {
   if (rows == kChunk) return;
-  const WidePipe<Io> pipe{s};
-  pipe.wait_keys(n);
-  pipe.wait_rest(n);
-  const int thread = chain.thread();
-  auto& keys = s.keys[serial_stage(n).stage];
-  clear_rows(keys[0], keys[1], rows, thread);
-  clear_rows(keys[2], keys[3], rows, thread);
-  clear_rows(s.rest[n & 1].values, s.rest[n & 1].values, rows, thread);
+  wait_stage(s.keys_full, n);
+  wait_stage(s.rest_full, n);
+  auto& keys = s.keys[n & 1];
+  clear_rows(keys[0], keys[1], rows, chain.thread());
+  clear_rows(keys[2], keys[3], rows, chain.thread());
+  clear_rows(s.rest[n & 1].values, s.rest[n & 1].values, rows, chain.thread());
   chain.sync();
 }
 
+// Chunks [0, from) for the state only, then to `to` with outputs.
 template <class Io>
-__device__ __forceinline__ void walk_wide_part(WideShared<Io>& s, const FusedArguments& a,
-                                               const SerialTask& task, int part) {
+__device__ __forceinline__ void walk_states(WideShared<Io>& s, const FusedArguments& a,
+                                            const SerialTask& task, int from, int to, int part) {
   WideChain<Io> chain(s, task.block, 1);
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
-  const int chunks = task.chunks();
-  const int from = first_chunk(a, chunks, part), to = first_chunk(a, chunks, part + 1);
-  const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
   load_initial(a.p, task.row, place, chain.S);
   chain.begin();
   int n = 0;
 #pragma unroll 1
-  for (; n < from; ++n) {
-    chain.template chunk<Walk::kState>(n, n, true, target);  // never the last chunk
-  }
+  for (; n < from; ++n) chain.template chunk<Walk::kState>(n, 0);  // never the last chunk
   const int every = chunks_to_checkpoint(a.p);
   int until_checkpoint = every - from % every;
 #pragma unroll 1
   for (; n < to; ++n) {
     clear_tail(s, chain, n, task.rows(n));
-    chain.template chunk<Walk::kOutputs>(n, n, n == from, target);
+    chain.template chunk<Walk::kOutputs>(n, n - from);
     if (--until_checkpoint == 0) {
       until_checkpoint = every;
       const int tokens = (n + 1) * kChunk;
       if (tokens <= task.length) store_checkpoint(a.p, task.row, tokens, place, chain.S);
     }
   }
-  if (to > from) chain.store_last_out(n - 1, n - 1, task.rows(n - 1), target);
   // Who has the last chunk, or stands for a sequence without any.
-  if (to == chunks && (to > from || part == 0)) store_final(a.p, task.row, place, chain.S);
-  chain.finish();
+  if (to == task.chunks() && (to > from || part == 0)) {
+    store_final(a.p, task.row, place, chain.S);
+  }
+}
+
+template <class Io>
+__device__ __forceinline__ void make_outputs(WideShared<Io>& s, const FusedArguments& a,
+                                             const SerialTask& task, int from, int to) {
+  WideOutputs<Io> outputs(s, task.block, 2);
+  const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
+#pragma unroll 1
+  for (int n = from; n < to; ++n) outputs.chunk(n, n - from, n, task.rows(n), target);
+  outputs.finish();
 }
 
 // grid (heads of sequences, blocks of value rows, parts)
 template <class Io>
-__global__ void __launch_bounds__(serial_threads(1), 1)
+__global__ void __launch_bounds__(kWideThreads, 1)
     serial_wide(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& s = *reinterpret_cast<WideShared<Io>*>(memory);
@@ -75,10 +81,19 @@ __global__ void __launch_bounds__(serial_threads(1), 1)
   const int from = first_chunk(a, task.chunks(), part);
   const int to = first_chunk(a, task.chunks(), part + 1);
   if (part > 0 && from == to) return;  // the sequence is shorter
-  if (threadIdx.x >= 128) return walk_wide_part(s, a, task, part);
-  if (threadIdx.x != 0) return;
-  feed<Io, Walk::kState>(s, a, task, 0, from, 0);
-  feed<Io, Walk::kOutputs>(s, a, task, from, to, from);
+  const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
+  if (group == 1) {
+    arch::take_registers<240>();
+    walk_states(s, a, task, from, to, part);
+  } else if (group == 2) {
+    arch::give_registers<112>();
+    make_outputs(s, a, task, from, to);
+  } else {
+    arch::give_registers<40>();
+    if (threadIdx.x != 0) return;
+    feed<Io, Walk::kState>(s, a, task, 0, from, 0);
+    feed<Io, Walk::kOutputs>(s, a, task, from, to, from);
+  }
 }
 
 }  // namespace hyla::gdn

@@ -19,6 +19,11 @@ bool is_same(const PoolView& a, const PoolView& b) {
          a.head_stride == b.head_stride && a.k_stride == b.k_stride && a.v_stride == b.v_stride;
 }
 
+PlanShape rows_shape(const PrefillProblem& p, const Context& context) {
+  return {p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
+          static_cast<int>((p.V + 63) / 64)};
+}
+
 // Why none of them takes a problem.
 const char* blocks_refuse(const PrefillProblem& p, const Context& context) {
   if (context.batch_invariant) return "bits that differ from those of chunks";
@@ -39,12 +44,15 @@ const char* prefill_block_refuses(const PrefillProblem& p, const Context& contex
 }
 
 double prefill_block_us(const PrefillProblem& p, const Context& context) {
-  return block_us({p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
-                   static_cast<int>((p.V + 63) / 64)});
+  return block_us(rows_shape(p, context));
 }
 
 void launch_prefill_block(const PrefillProblem& p, const Workspace&, const Context& context) {
   launch_mtp_block(as_blocks(p), context);
+}
+
+double prefill_vk_us(const PrefillProblem& p, const Context& context) {
+  return vk_us(rows_shape(p, context), p.K);
 }
 
 const char* prefill_vk_refuses(const PrefillProblem& p, const Context& context) {

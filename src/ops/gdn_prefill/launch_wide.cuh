@@ -18,7 +18,7 @@ void launch_wide(const FusedArguments& a, const SplitShape& split, const Context
   // The next kernel's CTAs take their places as those of the one before leave.
   Context after = context;
   after.programmatic_launch = true;
-  shape.block = dim3(serial_threads(1));
+  shape.block = dim3(kWideThreads);
   shape.shared_bytes = sizeof(WideShared<Io>);
   shape.grid = dim3(static_cast<unsigned>(a.tasks), split.blocks, static_cast<unsigned>(a.parts));
   device::launch(serial_wide<Io>, shape, a, after);

@@ -42,6 +42,13 @@ inline double block_us(const PlanShape& s) {
          0.019 * static_cast<double>(s.tasks());
 }
 
+// One token after another, each a latency or what all value rows take; and the states.
+inline double vk_us(const PlanShape& s, std::int64_t K) {
+  const auto each = static_cast<double>(s.tokens / std::max<std::int64_t>(1, s.rows));
+  const auto rows = static_cast<double>(s.tasks() * s.blocks * K);
+  return 5.5 + each * std::max(0.5, 3.25e-5 * rows) + 1.25e-4 * rows;
+}
+
 // T', P and factors of all chunks, four warpgroups a multiprocessor.
 inline double prepare_us(const PlanShape& s) {
   return 3.5 + (s.wide ? 2.36 : 1.45) *
@@ -57,7 +64,10 @@ struct Walks {
 // `ctas` of one or two blocks walk over `chunks` each with outputs; no faster than the memory.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double chunk = s.wide ? 1.8 : blocks_a_cta == 2 ? 1.5 : crowded ? 1.16 : 1.08;
+  const double chunk = s.wide              ? (s.waves(ctas) > 1 ? 2.1 : 1.67)
+                       : blocks_a_cta == 2 ? 1.5
+                       : crowded           ? 1.16
+                                           : 1.08;
   constexpr double kBytesPerUs = 4.05e6;
   const double memory = s.chunks() * static_cast<double>(s.tasks()) * s.head_bytes / kBytesPerUs;
   return (crowded ? 10 : 7) + std::max(s.waves(ctas) * chunks * chunk, memory);

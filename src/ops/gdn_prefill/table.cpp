@@ -26,8 +26,10 @@ constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_prefill, cpu::prefi
      gdn::launch_prefill_fused, gdn::prefill_fused_us},
     {"cuda_block", Device::Kind::kCuda, gdn::prefill_block_refuses, nullptr,
      gdn::launch_prefill_block, gdn::prefill_block_us},
-    {"cuda_vk", Device::Kind::kCuda, gdn::prefill_vk_refuses, nullptr, gdn::launch_prefill_vk},
-    {"cuda_kv", Device::Kind::kCuda, gdn::prefill_kv_refuses, nullptr, gdn::launch_prefill_kv},
+    {"cuda_vk", Device::Kind::kCuda, gdn::prefill_vk_refuses, nullptr, gdn::launch_prefill_vk,
+     gdn::prefill_vk_us},
+    {"cuda_kv", Device::Kind::kCuda, gdn::prefill_kv_refuses, nullptr, gdn::launch_prefill_kv,
+     gdn::prefill_vk_us},
     {"cuda_tokens", Device::Kind::kCuda, gdn::prefill_tokens_refuses, nullptr,
      gdn::launch_prefill_tokens},
 #endif

@@ -1,16 +1,17 @@
-// The serial chain of state_chain.cuh for K above 128: one warpgroup holds S^T of 64 value rows by
-// 256 keys, 128 accumulators a thread. As a left operand S is made a quarter of its keys at a time,
-// two quarters at once, while the products of the quarter before run:
+// The serial chain of state_chain.cuh for K above 128, by two warpgroups. One holds S^T of 64 value
+// rows by 256 keys, 128 accumulators a thread, and goes from state to state; before it changes S, it
+// leaves it in shared memory, and later U, for the other one, which makes the outputs:
 //
-//     X += S_0, S_1 | O of the chunk before leaves | O += S_0, S_1 | X += S_2, S_3 | O += S_2, S_3 |
-//     W | T' W | R | S += | P R | S_0, S_1 packed
+//     state    | S_0 K, S_1 K | S_2 K, S_3 K | W | T' W | U | S_0, S_1 += | S_2, S_3 += |
+//     outputs                                | S Q                | P U | O leaves |
 //
-// Nothing is left running at the end of a chunk, and the products keep the tensor cores busy but for
-// the waits around T' W and after P R.
+// As a left operand S is made a quarter of its keys at a time, two quarters at once, while the
+// products of the quarter before run. Each warpgroup's products fill the gaps of the other's.
 #pragma once
 
 #include "arch/wgmma_n128.cuh"
 #include "arch/wgmma_n64.cuh"
+#include "ops/gdn_prefill/chunk_matrices.cuh"
 #include "ops/gdn_prefill/out_tiles.cuh"
 #include "ops/gdn_prefill/pairs.cuh"
 #include "ops/gdn_prefill/wide_feed.cuh"
@@ -18,17 +19,20 @@
 namespace hyla::gdn {
 
 template <class Io>
-class WideChain : public OutTiles<Io> {
+class WideChain {
  public:
-  // The barrier is a number that nobody else uses.
-  __device__ __forceinline__ WideChain(WideShared<Io>& s, int value_block, int own_barrier)
-      : OutTiles<Io>(s.out, value_block, own_barrier), pipe{s} {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) out[i] = 0;
-  }
+  // `own_barrier`: a number that nobody else uses.
+  __device__ __forceinline__ WideChain(WideShared<Io>& shared, int value_block, int own_barrier)
+      : s(shared), first_row(value_block * 64), barrier(own_barrier) {}
 
-  // First key of the thread's fragment.
-  __device__ __forceinline__ int column() const { return 2 * (this->thread() & 3); }
+  __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) & 127; }
+  __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, 128); }
+
+  // First element of the thread's fragment.
+  __device__ __forceinline__ int value_row() const {
+    return first_row + (thread() >> 5) * 16 + (thread() >> 2 & 7);
+  }
+  __device__ __forceinline__ int column() const { return 2 * (thread() & 3); }
 
   // S is there: before the first chunk.
   __device__ __forceinline__ void begin() {
@@ -36,89 +40,72 @@ class WideChain : public OutTiles<Io> {
     pack_quarter<1>();
   }
 
-  // Chunk n of the warpgroup, chunk c of its task. O of the chunk before leaves meanwhile; `first`:
-  // there is none.
+  // Chunk n of the CTA, the m-th one with outputs.
   template <Walk W>
-  __device__ __forceinline__ void chunk(int n, int c, bool first, const OutTarget& target) {
+  __device__ __forceinline__ void chunk(int n, int m) {
     constexpr bool kOut = W == Walk::kOutputs;
-    const std::uint32_t keys = arch::uniform(pipe.keys(n));
-    const std::uint32_t queries = arch::uniform(pipe.queries(n));
-    float x[32], o[32];  // X, then U; O
-    pipe.wait_keys(n);
+    const int stage = n & 1;
+    const std::uint32_t keys = arch::uniform(arch::shared_address(s.keys[stage]));
+    float x[32];  // X, then U
+    wait_stage(s.keys_full, n);
     multiply_quarter<0>(x, keys);
     multiply_quarter<1>(x, keys);
     if constexpr (kOut) {
-      if (!first) this->leave(n - 1, c - 1, out, target);
-      pipe.wait_queries(n);
-      multiply_quarter<0>(o, queries);
-      multiply_quarter<1>(o, queries);
+      if (m > 0) arch::wait(s.state_empty, (m - 1) & 1);
+      leave_quarter<0>();
+      leave_quarter<1>();
     }
-    pipe.wait_rest(n);
-    const Factors& factors = pipe.factors(n);
-    const float decay = factors.decay[0];
     arch::wgmma_wait<1>();
     pack_quarter<2>();
     multiply_quarter<2>(x, keys);
-    scale(S[0], decay);
+    if constexpr (kOut) leave_quarter<2>();
     arch::wgmma_wait<1>();
     pack_quarter<3>();
-    if constexpr (kOut) multiply_quarter<2>(o, queries);
     multiply_quarter<3>(x, keys);
-    if constexpr (kOut) multiply_quarter<3>(o, queries);
+    if constexpr (kOut) {
+      leave_quarter<3>();
+      arch::fence_async_proxy();
+      release(s.state_full);
+    }
+    wait_stage(s.rest_full, n);
+    const Factors& factors = s.factors[stage];
+    const float decay = factors.decay[0];
+    scale(S[0], decay);
     scale(S[1], decay);
-    arch::wgmma_wait<kOut ? 1 : 0>();
+    arch::wgmma_wait<0>();
     arch::pin(x);
 
     std::uint32_t w[16];
-    make_w(w, x, pipe.values(n) + this->block(), factors);
-    multiply_tokens(x, w, arch::uniform(pipe.inverse(n)), false);
+    make_w(w, x, factors);
+    multiply_tokens(x, w, arch::uniform(arch::shared_address(s.rest[stage].prepared[0])));
     arch::wgmma_wait<0>();
     arch::pin(x);
-    if constexpr (kOut) arch::pin(o);
-    pipe.release_queries(n);
 
     std::uint32_t u[16];
+    pack_tokens(u, x);
     if (factors.decay[1] == 0.0f) [[unlikely]] {
       // Not mild: the decay to the end of the chunk goes into the update only.
+      if constexpr (kOut) leave_update(u, m);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
         u[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
         u[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
       }
-      update(u, keys);
-      arch::wgmma_wait<0>();
-      arch::pin(S[0]);
-      arch::pin(S[1]);
-      pack_tokens(u, x);
-    } else {
-      pack_tokens(u, x);
-      update(u, keys);
     }
+    update(u, keys);
     if constexpr (kOut) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column()]);
-        o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
-      }
-      multiply_tokens(o, u, arch::uniform(pipe.scores(n)), true);
+      if (factors.decay[1] != 0.0f) [[likely]]
+        leave_update(u, m);
     }
-    arch::wgmma_wait<kOut ? 1 : 0>();
+    release(s.rest_empty[stage]);
+    if constexpr (!kOut) release(s.rest_empty[stage]);  // for those who make outputs
+    arch::wgmma_wait<1>();
     arch::pin(S[0]);
-    arch::pin(S[1]);
-    pipe.release_keys(n);
     begin();
-    if constexpr (kOut) {
-      arch::wgmma_wait<0>();
-      arch::pin(o);
-      pack_tokens(out, o);
-    }
-    pipe.release_rest(n);
-  }
-
-  // The last chunk of a task, of `rows` tokens.
-  __device__ __forceinline__ void store_last_out(int n, int c, int rows, const OutTarget& target) {
-    this->leave_last(n, c, rows, out, target);
+    arch::wgmma_wait<0>();
+    arch::pin(S[1]);
+    release(s.keys_empty[stage]);
   }
 
   float S[2][64];  // halves of the keys
@@ -133,7 +120,28 @@ class WideChain : public OutTiles<Io> {
     arch::pin(left[Quarter % 2]);
   }
 
-  // d (+)= a quarter of S^T times the transpose of the same columns of K or Q
+  // The same into its tile.
+  template <int Quarter>
+  __device__ __forceinline__ void leave_quarter() {
+    put(s.state[Quarter], left[Quarter % 2]);
+  }
+
+  __device__ __forceinline__ void leave_update(const std::uint32_t (&u)[16], int m) {
+    if (m > 0) arch::wait(s.update_empty, (m - 1) & 1);
+    put(s.update, u);
+    arch::fence_async_proxy();
+    release(s.update_full);
+  }
+
+  __device__ __forceinline__ void put(Io* tile, const std::uint32_t (&from)[16]) {
+    const BlockAddress to = block_address(tile, thread());
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      arch::store_matrices(to(i), reinterpret_cast<const std::uint32_t(&)[4]>(from[4 * i]));
+    }
+  }
+
+  // d (+)= a quarter of S^T times the transpose of the same columns of K
   template <int Quarter>
   __device__ __forceinline__ void multiply_quarter(float (&d)[32], std::uint32_t address) {
     const arch::WgmmaDescriptor right = arch::descriptor(address + Quarter * kTileBytes);
@@ -146,39 +154,45 @@ class WideChain : public OutTiles<Io> {
     arch::wgmma_commit();
   }
 
-  // d (+)= tokens times the transpose of a 64 x 64 tile
+  // d = tokens times the transpose of a 64 x 64 tile
   __device__ __forceinline__ void multiply_tokens(float (&d)[32], std::uint32_t (&tokens)[16],
-                                                  std::uint32_t address, bool accumulate) {
+                                                  std::uint32_t address) {
     const arch::WgmmaDescriptor right = arch::descriptor(address);
     arch::pin(tokens);
     arch::pin(d);
     arch::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n64<Io>(d, tokens + 4 * i, right + 2 * i, accumulate || i > 0);
-    }
+    for (int i = 0; i < 4; ++i) arch::wgmma_n64<Io>(d, tokens + 4 * i, right + 2 * i, i > 0);
     arch::wgmma_commit();
   }
 
-  // S += tokens K
+  // S += tokens K, in two groups.
   __device__ __forceinline__ void update(std::uint32_t (&tokens)[16], std::uint32_t address) {
-    const arch::WgmmaDescriptor first = arch::descriptor(address, kTileBytes);
-    const arch::WgmmaDescriptor second = first + (2 * kTileBytes >> 4);
+    const arch::WgmmaDescriptor keys = arch::descriptor(address, kTileBytes);
     arch::pin(tokens);
     arch::pin(S[0]);
     arch::pin(S[1]);
     arch::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n128_mn<Io>(S[0], tokens + 4 * i, first + 128 * i, true);
-      arch::wgmma_n128_mn<Io>(S[1], tokens + 4 * i, second + 128 * i, true);
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        arch::wgmma_n128_mn<Io>(S[half], tokens + 4 * i,
+                                keys + half * (2 * kTileBytes >> 4) + 128 * i, true);
+      }
+      arch::wgmma_commit();
     }
-    arch::wgmma_commit();
   }
 
-  // W^T = V^T - X^T diag(entry), the values 16 tokens at a time.
+  // W^T = V^T - X^T diag(entry)
   __device__ __forceinline__ void make_w(std::uint32_t (&w)[16], const float (&x)[32],
-                                         std::uint32_t values, const Factors& factors) {
+                                         const Factors& factors) {
+    const auto& rest = s.rest[&factors - s.factors];
+    const int lane = thread() & 31;
+    const std::uint32_t values =
+        arch::shared_address(rest.values) +
+        arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
+                       static_cast<std::uint32_t>((thread() >> 5) * 2 + (lane >> 3 & 1)));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       std::uint32_t v[4];
@@ -205,9 +219,67 @@ class WideChain : public OutTiles<Io> {
     for (int i = 0; i < 64; ++i) y[i] *= factor;
   }
 
-  const WidePipe<Io> pipe;
-  std::uint32_t out[16];      // O of the chunk before
+  WideShared<Io>& s;
+  const int first_row, barrier;
   std::uint32_t left[2][16];  // two quarters of S as left operands
+};
+
+// The outputs: O^T = (S^T Q^T) diag(scale 2^g) + U^T P^T, with S and U from shared memory.
+template <class Io>
+class WideOutputs : public OutTiles<Io> {
+ public:
+  __device__ __forceinline__ WideOutputs(WideShared<Io>& shared, int value_block, int own_barrier)
+      : OutTiles<Io>(shared.out, value_block, own_barrier), s(shared) {}
+
+  // Chunk n of the CTA, the m-th one with outputs, chunk c of the task, of `rows` tokens.
+  __device__ __forceinline__ void chunk(int n, int m, int c, int rows, const OutTarget& target) {
+    const int stage = n & 1, column = 2 * (this->thread() & 3);
+    float o[32];
+    arch::wait(s.state_full, m & 1);
+    wait_stage(s.queries_full, m);
+    multiply<kWideTiles>(o, s.state[0], s.queries[m & 1][0], false);
+    wait_stage(s.rest_full, n);
+    arch::wgmma_wait<0>();
+    arch::pin(o);
+    release(s.queries_empty[m & 1]);
+    release(s.state_empty);
+    const Factors& factors = s.factors[stage];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column]);
+      o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
+    }
+    arch::wait(s.update_full, m & 1);
+    multiply<1>(o, s.update, s.rest[stage].prepared[1], true);
+    this->free_tiles();
+    arch::wgmma_wait<0>();
+    arch::pin(o);
+    release(s.update_empty);
+    release(s.rest_empty[stage]);
+    std::uint32_t out[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) out[i] = pack<Io>(o[2 * i], o[2 * i + 1]);
+    this->leave_last(0, c, rows, out, target);
+  }
+
+ private:
+  // o (+)= left times the transpose of right, both so many tiles of 64 columns.
+  template <int Tiles>
+  __device__ __forceinline__ void multiply(float (&o)[32], const Io* left, const Io* right,
+                                           bool accumulate) {
+    const arch::WgmmaDescriptor a = arch::descriptor(arch::uniform(arch::shared_address(left)));
+    const arch::WgmmaDescriptor b = arch::descriptor(arch::uniform(arch::shared_address(right)));
+    arch::pin(o);
+    arch::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4 * Tiles; ++i) {
+      const std::uint32_t step = (i & 3) * 2 + (i >> 2) * (kTileBytes >> 4);
+      arch::wgmma_n64<Io>(o, a + step, b + step, accumulate || i > 0);
+    }
+    arch::wgmma_commit();
+  }
+
+  WideShared<Io>& s;
 };
 
 }  // namespace hyla::gdn
