@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/append.h"
 
@@ -16,22 +17,29 @@ constexpr std::int64_t kLongestHead = 576;
 constexpr std::int64_t kLongestLine = (kLongestHead + kLanes - 1) / kLanes * kLanes;
 
 // Both without branches, so that the compiler makes vectors of loops over them.
+//
+// A multiple n of the distance of neighbours around a number, 2^(e-3) with e = -6 for the smallest,
+// is the mantissa of its sum with 2^(e+20), rounded to nearest even as it has to be. The code is
+// n + 8 (e + 6): its carry into the next exponent and the numbers below 2^-6 come out by themselves.
+// Whatever stands above the low byte falls away; 56 makes up for the biases there.
 HYLA_INLINE std::uint8_t e4m3_bits(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  const std::uint32_t sign = bits >> 24 & 0x80u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  const std::uint32_t most = 0x43e00000u;  // 448
+  const std::uint32_t most = 0x43e00000u, least = 0x3c800000u;  // 448, 2^-6
   const std::uint32_t near = magnitude < most ? magnitude : most;
-  const std::uint32_t normal = ((near + 0x7ffffu + (near >> 20 & 1u)) >> 20) - (120u << 3);
-  // Multiples of 2^-9 below 2^-6: the sum's last bit is worth as much.
-  float small;
-  std::memcpy(&small, &near, sizeof small);
-  small += 16384.0f;
-  std::uint32_t count;
-  std::memcpy(&count, &small, sizeof count);
-  const std::uint32_t finite = near < 0x3c800000u ? (count & 0xfu) : normal;
-  return static_cast<std::uint8_t>(sign | (magnitude > 0x7f800000u ? 0x7fu : finite));
+  const std::uint32_t own = near & 0x7f800000u;
+  const std::uint32_t exponent = own > least ? own : least;
+  const std::uint32_t far = exponent + (20u << 23) + 56u;
+  float a, b;
+  std::memcpy(&a, &near, sizeof a);
+  std::memcpy(&b, &far, sizeof b);
+  const float sum = a + b;
+  std::uint32_t code;
+  std::memcpy(&code, &sum, sizeof code);
+  code += exponent >> 20;
+  code = magnitude > 0x7f800000u ? 0x7fu : code;
+  return static_cast<std::uint8_t>(code | (bits >> 24 & 0x80u));
 }
 HYLA_INLINE std::int8_t int8_value(float value) {
   value = value > 127.0f ? 127.0f : value;
@@ -43,18 +51,22 @@ HYLA_INLINE std::int8_t int8_value(float value) {
   return static_cast<std::int8_t>(bits);
 }
 
-// [D] of a head as the cache stores it, from `offset` on.
-inline void store_head(const float* line, std::int64_t dim, const TensorView& view,
-                       std::int64_t offset) {
-  if (view.dtype == DType::kFloat8E4M3) {
-    std::uint8_t* to = static_cast<std::uint8_t*>(view.data) + offset;
-    for (std::int64_t d = 0; d < dim; ++d) to[d] = e4m3_bits(line[d]);
-  } else if (view.dtype == DType::kInt8) {
-    std::int8_t* to = static_cast<std::int8_t*>(view.data) + offset;
-    for (std::int64_t d = 0; d < dim; ++d) to[d] = int8_value(line[d]);
+template <class Stored>
+HYLA_INLINE Stored quantised(float value) {
+  if constexpr (std::is_signed_v<Stored>) {
+    return int8_value(value);
   } else {
-    store_line(line, dim, view.data, view.dtype, offset, 1);
+    return e4m3_bits(value);
   }
+}
+template <class Stored>
+void store_quantised(const float* __restrict from, std::int64_t count, float scale,
+                     Stored* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = quantised<Stored>(from[i] / scale);
+}
+template <class Stored>
+void store_quantised(const float* __restrict from, std::int64_t count, Stored* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = quantised<Stored>(from[i]);
 }
 
 // NaN is no magnitude.
@@ -66,19 +78,35 @@ inline float largest_magnitude(const float* line, std::int64_t count) {
   return max_lane(most);
 }
 
-// Divides every run by its scale, which is stored.
-inline void scale_runs(float* line, std::int64_t dim, const TensorView& values,
-                       const TensorView& scales, const CacheRow& at, std::int64_t head) {
-  const float most = values.dtype == DType::kInt8 ? 127.0f : 448.0f;
+// [D] of a head, every run divided by its scale, which is stored where there are scales.
+template <class Stored>
+void store_runs(const float* line, std::int64_t dim, const TensorView& scales, const CacheRow& at,
+                std::int64_t head, Stored* to) {
+  if (!scales.present()) return store_quantised(line, dim, to);
+  const float most = std::is_signed_v<Stored> ? 127.0f : 448.0f;
   const std::int64_t runs = scales.shape[scales.rank - 1], run = dim / runs;
-  float* to = static_cast<float*>(scales.data) + at.offset(scales, head);
+  float* stored = static_cast<float*>(scales.data) + at.offset(scales, head);
   for (std::int64_t r = 0; r < runs; ++r) {
-    float* values_of_run = line + r * run;
-    const float scale = largest_magnitude(values_of_run, run) / most;
-    to[r * scales.strides[scales.rank - 1]] = scale;
-    for (std::int64_t d = 0; d < run; ++d) {
-      values_of_run[d] = scale == 0.0f ? 0.0f : values_of_run[d] / scale;
+    const float* values = line + r * run;
+    const float scale = largest_magnitude(values, run) / most;
+    stored[r * scales.strides[scales.rank - 1]] = scale;
+    if (scale == 0.0f) {
+      std::memset(to + r * run, 0, static_cast<std::size_t>(run));
+    } else {
+      store_quantised(values, run, scale, to + r * run);
     }
+  }
+}
+
+inline void store_head(const float* line, std::int64_t dim, const TensorView& view,
+                       const TensorView& scales, const CacheRow& at, std::int64_t head) {
+  const std::int64_t offset = at.offset(view, head);
+  if (view.dtype == DType::kFloat8E4M3) {
+    store_runs(line, dim, scales, at, head, static_cast<std::uint8_t*>(view.data) + offset);
+  } else if (view.dtype == DType::kInt8) {
+    store_runs(line, dim, scales, at, head, static_cast<std::int8_t*>(view.data) + offset);
+  } else {
+    store_line(line, dim, view.data, view.dtype, offset, 1);
   }
 }
 
@@ -138,8 +166,7 @@ inline void append_row(const attention::AppendProblem& p, const TensorView& from
   for (std::int64_t head = 0; head < p.heads; ++head) {
     load_line(from.data, from.dtype, begin + head * from.strides[1], 1, dim, line);
     if (turn != nullptr) turn->apply(line, p.cos.shape[1], p.interleaved);
-    if (scales.present()) scale_runs(line, dim, to, scales, at, head);
-    store_head(line, dim, to, at.offset(to, head));
+    store_head(line, dim, to, scales, at, head);
   }
 }
 

@@ -11,26 +11,11 @@
 #define HYLA_CPU_ATTENTION_STREAM_H_
 #endif
 
+#include "cpu/attention_rows.h"
 #include "cpu/attention_softmax.h"
-#include "cpu/gemm.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
-
-constexpr std::int64_t kStreamKeys = 16;  // at a time
-constexpr int kValueVectors = kLanes == 16 ? 2 : 1;
-constexpr std::int64_t kVectorBytes = kLanes * 4;
-
-template <class Op>
-struct StreamDType {
-  static constexpr DType kDType = DType::kFloat32;
-};
-#if HYLA_TARGET_HAS_PAIRS
-template <>
-struct StreamDType<Pairs> {
-  static constexpr DType kDType = DType::kBFloat16;
-};
-#endif
 
 // A line of floats as elements of products.
 template <class Op>
@@ -41,28 +26,6 @@ HYLA_INLINE void store_elements(const float* line, std::int64_t count, float* to
     std::memcpy(to, line, static_cast<std::size_t>(count) * sizeof(float));
   }
 }
-
-// Walks over rows that are needed next, in the order of memory, two cache lines a step. They are
-// asked into the L2 cache: the L1 cache has too few misses under way.
-struct Ahead {
-  static constexpr int kSteps = kStreamKeys / 2;  // at a time
-
-  const char* const* rows;
-  std::int64_t offset, bytes;  // of a row
-  std::int64_t key = 0, at = 0;
-
-  // Without branches, which would cut the products between them into pieces.
-  HYLA_INLINE void take(const char* (&lines)[kSteps]) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kSteps; ++i) {
-      lines[i] = rows[key] + offset + at;
-      at += 128;
-      const bool end = at >= bytes;
-      key += end && key + 1 < kStreamKeys ? 1 : 0;
-      at = end ? 0 : at;
-    }
-  }
-};
 
 template <class Op, int kColumns>
 class Stream {
@@ -93,7 +56,7 @@ class Stream {
         groups_(groups(tile.count)),
         elements_(key_elements(p_.queries)),
         stride_(value_floats(p_.queries)),
-        direct_(is_direct()) {
+        bytes_(takes_bytes()) {
     const std::int64_t columns = tile.heads * groups_ * kColumns;
     queries_ = scratch;
     out_ = queries_ + columns * elements_;
@@ -109,22 +72,20 @@ class Stream {
   }
 
   void run(float* partials) {
-    int now = 0;
-    addresses(tile_.keys.begin, now);
-    for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kStreamKeys) {
-      // At the end the last row once more: asking for it costs nothing.
-      addresses(std::min(key + kStreamKeys, tile_.keys.end - 1), 1 - now);
-      score(key, keys_[now], keys_[1 - now]);
-      logits_.cap(weights_, tile_.heads * groups_ * kColumns * kStreamKeys);
-      hide(key);
-      add_heads(key, values_[now], values_[1 - now]);
-      now = 1 - now;
+    if constexpr (Op::kSummed == 2) {
+      if (bytes_) {
+        p_.cache.k.dtype == DType::kInt8 ? walk<typename Kinds::Int8>()
+                                         : walk<typename Kinds::E4m3>();
+        return leave_all(partials);
+      }
     }
-    for (std::int64_t head = 0; head < tile_.heads; ++head) leave_head(head, partials);
+    walk<typename Kinds::Stored>();
+    leave_all(partials);
   }
 
  private:
   using Vector = typename Op::Vector;
+  using Kinds = RowsOf<Op>;
 
   static std::int64_t line_floats(const attention::Queries& q) {
     return whole(std::max(q.head_dim, q.value_dim), 2 * kLanes);
@@ -133,10 +94,23 @@ class Stream {
   static std::int64_t lines_stride(const attention::Queries& q) {
     return std::max(key_elements(q), value_floats(q) / Op::kSummed);
   }
+  // Whole vectors of keys and values, which need not be converted.
+  template <class Rows>
   bool is_direct() const {
     const attention::Queries& q = p_.queries;
-    return p_.cache.k.dtype == StreamDType<Op>::kDType && q.head_dim == elements_ * Op::kSummed &&
-           q.value_dim == stride_;
+    return p_.cache.k.dtype == Rows::kDType && q.value_dim == stride_ &&
+           q.head_dim % (kVectorBytes / Rows::kBytes) == 0;
+  }
+  bool takes_bytes() const {
+    if constexpr (Op::kSummed == 2) {
+      return (is_direct<typename Kinds::E4m3>() || is_direct<typename Kinds::Int8>()) &&
+             one_each(p_.cache.k_scales) && one_each(p_.cache.v_scales);
+    }
+    return false;
+  }
+  // At most one scale for each key.
+  static bool one_each(const TensorView& scales) {
+    return !scales.present() || scales.shape[scales.rank - 1] == 1;
   }
   static std::int64_t head_bytes(const TensorView& view) {
     return view.strides[view.rank - 2] * static_cast<std::int64_t>(size_of(view.dtype));
@@ -146,8 +120,37 @@ class Stream {
   }
 
   void addresses(std::int64_t first, int which) {
-    cache_addresses(p_.cache, tile_.row, first, kStreamKeys, tile_.keys.end, keys_[which],
-                    values_[which]);
+    row_addresses(p_.cache, p_.cache.k, tile_.row, first, kStreamKeys, tile_.keys.end,
+                  keys_[which]);
+    row_addresses(p_.cache, p_.cache.v, tile_.row, first, kStreamKeys, tile_.keys.end,
+                  values_[which]);
+  }
+
+  template <class Rows>
+  void walk() {
+    const bool direct = is_direct<Rows>();
+    int now = 0;
+    addresses(tile_.keys.begin, now);
+    for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kStreamKeys) {
+      // At the end the last row once more: asking for it costs nothing.
+      addresses(std::min(key + kStreamKeys, tile_.keys.end - 1), 1 - now);
+      score<Rows>(direct, key, keys_[now], keys_[1 - now]);
+      logits_.cap(weights_, tile_.heads * groups_ * kColumns * kStreamKeys);
+      hide(key);
+      add_heads<Rows>(direct, key, values_[now], values_[1 - now]);
+      now = 1 - now;
+    }
+  }
+
+  // The scales of these keys of a head.
+  void load_scales(const TensorView& scales, std::int64_t first, std::int64_t head,
+                   float* to) const {
+    const char* rows[kStreamKeys];
+    row_addresses(p_.cache, scales, tile_.row, first, kStreamKeys, tile_.keys.end, rows);
+    const std::int64_t offset = (tile_.head + head) * head_bytes(scales);
+    for (std::int64_t i = 0; i < kStreamKeys; ++i) {
+      std::memcpy(to + i, rows[i] + offset, sizeof(float));
+    }
   }
 
   void load_queries() {
@@ -161,11 +164,27 @@ class Stream {
         load_line(q.q.data, q.q.dtype, token * q.q.strides[0] + query_head * q.q.strides[1], 1,
                   q.head_dim, line_);
         store_elements<Op>(line_, q.head_dim, lines_);
+        if (bytes_) order_as_bytes(lines_, elements_);
         float* to = queries_ + (head * groups_ + m / kColumns) * kColumns * elements_;
         for (std::int64_t j = 0; j < elements_; j += kLanes) {
           std::memcpy(to + j * kColumns + m % kColumns * kLanes, lines_ + j, kVectorBytes);
         }
       }
+    }
+  }
+
+  // Bytes come as the first eight of every sixteen, then the others: queries follow. A vector has
+  // four times eight.
+  static void order_as_bytes(float* elements, std::int64_t count) {
+    constexpr std::int64_t kEight = kLanes / 4;
+    alignas(64) float first[kLanes], second[kLanes];
+    for (std::int64_t i = 0; i < count; i += 2 * kLanes) {
+      for (std::int64_t n = 0; n < 4; ++n) {
+        std::copy_n(elements + i + 2 * n * kEight, kEight, first + n * kEight);
+        std::copy_n(elements + i + (2 * n + 1) * kEight, kEight, second + n * kEight);
+      }
+      std::copy_n(first, kLanes, elements + i);
+      std::copy_n(second, kLanes, elements + i + kLanes);
     }
   }
 
@@ -192,70 +211,91 @@ class Stream {
   }
 
   // Logits of kKeys keys by kColumns columns. `next`: rows to ask for.
-  HYLA_INLINE F products(const char* const* rows, const char* const* next, std::int64_t offset,
-                         const float* queries) const {
+  template <class Rows>
+  HYLA_INLINE F products(const char* const* rows, std::int64_t offset, const float* queries,
+                         Asked asked) const {
+    constexpr std::int64_t kStep = Rows::kParts * kColumns * kLanes;  // of the queries
     F sums[kLanes];
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) sums[i] = zero();
-    const char *row[kKeys], *ahead[kKeys];
+    const char* row[kKeys];
 #pragma GCC unroll 4
-    for (int r = 0; r < kKeys; ++r) {
-      row[r] = rows[r] + offset;
-      ahead[r] = next[r] + offset;
-    }
-    for (std::int64_t j = 0; j < elements_ * 4; j += kVectorBytes) {
-      Vector keys[kKeys];
+    for (int r = 0; r < kKeys; ++r) row[r] = rows[r] + offset;
+    const float* end = queries + elements_ * kColumns;
+    for (std::int64_t j = 0; queries < end; queries += kStep, j += kVectorBytes) {
+      Vector keys[kKeys][Rows::kParts];
 #pragma GCC unroll 4
       for (int r = 0; r < kKeys; ++r) {
-        keys[r] = Op::load_b(reinterpret_cast<const float*>(row[r] + j));
-        __builtin_prefetch(ahead[r] + j, 0, 2);
+        Rows::keys(row[r] + j, keys[r]);
+        asked.ask();
       }
+#pragma GCC unroll 2
+      for (int n = 0; n < Rows::kParts; ++n) {
 #pragma GCC unroll 16
-      for (int m = 0; m < kColumns; ++m) {
-        const Vector query = Op::load_b(queries + m * kLanes);
+        for (int m = 0; m < kColumns; ++m) {
+          const Vector query = Op::load_b(queries + (n * kColumns + m) * kLanes);
 #pragma GCC unroll 4
-        for (int r = 0; r < kKeys; ++r) {
-          sums[r * kColumns + m] = Op::add_product(sums[r * kColumns + m], keys[r], query);
+          for (int r = 0; r < kKeys; ++r) {
+            sums[r * kColumns + m] = Op::add_product(sums[r * kColumns + m], keys[r][n], query);
+          }
         }
       }
-      queries += kColumns * kLanes;
     }
     return sum_each(sums);
   }
 
-  HYLA_INLINE void score_keys(const char* const* rows, const char* const* next, std::int64_t offset,
-                              std::int64_t head, std::int64_t key) const {
+  // `scales`: one for each of the kStreamKeys keys, or null.
+  template <class Rows>
+  HYLA_INLINE void score_keys(const char* const* rows, std::int64_t offset, std::int64_t head,
+                              std::int64_t key, const float* scales, const Asked& asked) const {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
-      const F sums = products(rows + key, next + key, offset, queries_ + i * elements_);
-      store(mul(sums, set(logits_.scale)), weights_ + i * kStreamKeys + key * kColumns);
+      const F sums = products<Rows>(rows + key, offset, queries_ + i * elements_, asked);
+      F scale = set(logits_.scale);
+      if constexpr (Rows::kParts == 2) {
+        if (scales != nullptr) scale = scales_of(scales, key / kKeys);
+      }
+      store(mul(sums, scale), weights_ + i * kStreamKeys + key * kColumns);
     }
   }
 
-  void score(std::int64_t first, const char* const* rows, const char* const* next) const {
-    const TensorView& k = p_.cache.k;
-    if (direct_) {
+  // Those of a vector of logits.
+  static HYLA_INLINE F scales_of(const float* scales, std::int64_t vector) {
+    const std::int64_t first = vector * kKeys;
+    return spread<kColumns>(load(scales + first / kLanes * kLanes),
+                            static_cast<int>(first % kLanes));
+  }
+
+  template <class Rows>
+  void score(bool direct, std::int64_t first, const char* const* rows,
+             const char* const* next) const {
+    const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
+    const std::int64_t lines = kKeys * row_bytes(k) / kLine;  // of the keys of a vector
+    if (direct && !stored.present() && head_bytes(k) == row_bytes(k)) {
       // In the order of memory where tokens come before heads.
+      Asked asked{next, tile_.head * head_bytes(k)};
       for (std::int64_t key = 0; key < kStreamKeys; key += kKeys) {
-        for (std::int64_t head = 0; head < tile_.heads; ++head) {
-          score_keys(rows, next, (tile_.head + head) * head_bytes(k), head, key);
+        for (std::int64_t head = 0; head < tile_.heads; ++head, asked.skip(lines)) {
+          score_keys<Rows>(rows, (tile_.head + head) * head_bytes(k), head, key, nullptr, asked);
         }
       }
       return;
     }
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
-      const char* lines[kStreamKeys];
-      convert(k, p_.cache.k_scales, first, head, p_.queries.head_dim, rows, lines);
-      ask_for(next, k, head);
-      for (std::int64_t key = 0; key < kStreamKeys; key += kKeys) {
-        score_keys(lines, lines, 0, head, key);
+      const std::int64_t offset = (tile_.head + head) * head_bytes(k);
+      const char* converted[kStreamKeys];
+      alignas(64) float scales[kStreamKeys];
+      const bool scaled = direct && stored.present();
+      if (scaled) {
+        load_scales(stored, first, head, scales);
+        for (float& scale : scales) scale *= logits_.scale;
       }
-    }
-  }
-  void ask_for(const char* const* rows, const TensorView& view, std::int64_t head) const {
-    for (std::int64_t i = 0; i < kStreamKeys; ++i) {
-      const char* row = rows[i] + (tile_.head + head) * head_bytes(view);
-      for (std::int64_t j = 0; j < row_bytes(view); j += 64) __builtin_prefetch(row + j, 0, 2);
+      if (!direct) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
+      Asked asked{next, offset};
+      for (std::int64_t key = 0; key < kStreamKeys; key += kKeys, asked.skip(lines)) {
+        score_keys<Rows>(direct ? rows : converted, direct ? offset : 0, head, key,
+                         scaled ? scales : nullptr, asked);
+      }
     }
   }
 
@@ -273,8 +313,9 @@ class Stream {
     }
   }
 
-  // Logits of a group of columns become weights, in pairs where products are of pairs.
-  void soften(std::int64_t group) {
+  // Logits of a group of columns become weights, in pairs where products are of pairs. `scales`: of
+  // the values of the kStreamKeys keys, or null.
+  void soften(std::int64_t group, const float* scales) {
     constexpr std::int64_t kFloats = kColumns * kStreamKeys;
     float* weights = weights_ + group * kFloats;
     float *highest = highest_ + group * kLanes, *sums = sums_ + group * kLanes;
@@ -285,9 +326,15 @@ class Stream {
     const F most = load(highest);
     F total = load(sums);
     for (std::int64_t i = 0; i < kFloats; i += 2 * kLanes) {
-      const F a = exp2(sub(load(weights + i), most));
-      const F b = exp2(sub(load(weights + i + kLanes), most));
+      F a = exp2(sub(load(weights + i), most));
+      F b = exp2(sub(load(weights + i + kLanes), most));
       total = add(total, add(a, b));
+      if constexpr (Op::kSummed == 2) {
+        if (scales != nullptr) {
+          a = mul(a, scales_of(scales, i / kLanes));
+          b = mul(b, scales_of(scales, i / kLanes + 1));
+        }
+      }
       store_weights(a, b, weights + i / Op::kSummed);
     }
     store(total, sums);
@@ -320,43 +367,60 @@ class Stream {
     }
   }
 
-  void add_heads(std::int64_t first, const char* const* rows, const char* const* next) {
-    const TensorView& v = p_.cache.v;
-    // Heads that lie one after another are asked for as one row.
-    const bool in_one = head_bytes(v) == row_bytes(v);
-    Ahead ahead{next, tile_.head * head_bytes(v), row_bytes(v) * (in_one ? tile_.heads : 1)};
+  template <class Rows>
+  void add_heads(bool direct, std::int64_t first, const char* const* rows,
+                 const char* const* next) {
+    const TensorView &v = p_.cache.v, &stored = p_.cache.v_scales;
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const std::int64_t offset = (tile_.head + head) * head_bytes(v);
-      if (!in_one) ahead = {next, offset, row_bytes(v)};
-      const char* lines[kStreamKeys];
-      if (!direct_) {
-        convert(v, p_.cache.v_scales, first, head, p_.queries.value_dim, rows, lines);
-      }
+      const char* converted[kStreamKeys];
+      alignas(64) float scales[kStreamKeys];
+      const bool scaled = direct && stored.present();
+      if (scaled) load_scales(stored, first, head, scales);
+      if (!direct) convert(v, stored, first, head, p_.queries.value_dim, rows, converted);
       for (std::int64_t group = 0; group < groups_; ++group) {
         const std::int64_t i = head * groups_ + group;
-        soften(i);
-        add_values(direct_ ? rows : lines, direct_ ? offset : 0,
-                   weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_, ahead);
+        soften(i, scaled ? scales : nullptr);
+        add_values<Rows>({direct ? rows : converted, direct ? offset : 0}, {next, offset},
+                         weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_);
       }
     }
   }
 
-  HYLA_INLINE void add_values(const char* const* rows, std::int64_t offset, const float* weights,
-                              float* out, Ahead& ahead) const {
+  // Addresses of kStreamKeys rows.
+  struct RowsAt {
+    const char* const* rows;
+    std::int64_t offset;
+    HYLA_INLINE const char* operator[](std::int64_t key) const { return rows[key] + offset; }
+  };
+
+  // The rows of a step of add_block.
+  template <class Rows>
+  static HYLA_INLINE void ask_for(const RowsAt& next, std::int64_t key) {
+    __builtin_prefetch(next[key], 0, 2);
+    if constexpr (Op::kSummed == 2) __builtin_prefetch(next[key + kKeys], 0, 2);
+    if constexpr (kBlock * Rows::kBytes > kLine) __builtin_prefetch(next[key] + kLine, 0, 2);
+  }
+
+  template <class Rows>
+  HYLA_INLINE void add_values(RowsAt rows, RowsAt next, const float* weights, float* out) const {
+    constexpr std::int64_t kBytes = kBlock * Rows::kBytes;
     for (std::int64_t d = 0; d < stride_; d += kBlock) {
+      const bool asks = kBytes % kLine == 0 || d * Rows::kBytes % kLine == 0;
       for (int m = 0; m < kColumns; m += kGroup) {
-        add_block(rows, offset + d * (4 / Op::kSummed), weights + m, out, ahead);
+        add_block<Rows>(rows, next, asks && m == 0, weights + m, out);
         out += kGroup * kBlock;
       }
+      rows.offset += kBytes;
+      next.offset += kBytes;
     }
   }
 
-  // kGroup columns by kBlock values.
-  HYLA_INLINE void add_block(const char* const* rows, std::int64_t offset, const float* weights,
-                             float* out, Ahead& ahead) const {
+  // kGroup columns by kBlock values. `next`: rows to ask for, where it `asks`.
+  template <class Rows>
+  HYLA_INLINE void add_block(const RowsAt& rows, const RowsAt& next, bool asks,
+                             const float* weights, float* out) const {
     constexpr int kSteps = 2 * kKeys / Op::kSummed;  // of two vectors of weights
-    const char* next[Ahead::kSteps];
-    ahead.take(next);
     F sums[kGroup][kValueVectors];
 #pragma GCC unroll 8
     for (int m = 0; m < kGroup; ++m) {
@@ -366,16 +430,17 @@ class Stream {
     for (std::int64_t key = 0; key < kStreamKeys; key += 2 * kKeys) {
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
+        const std::int64_t step = key / Op::kSummed + i;
         Vector values[kValueVectors];
-        load_values(rows + key, i, offset, values);
-        if (i % (kSteps / kKeys) == 0) {
-          const char* line = next[key / 2 + i / (kSteps / kKeys)];
-          __builtin_prefetch(line, 0, 2);
-          __builtin_prefetch(line + 64, 0, 2);
+        if (asks) ask_for<Rows>(next, key + i);
+        if constexpr (Op::kSummed == 2) {
+          Rows::values(rows[key + i], rows[key + i + kKeys], values);
+        } else {
+          Rows::values(rows[key + i], values);
         }
 #pragma GCC unroll 8
         for (int m = 0; m < kGroup; ++m) {
-          const Vector x = Op::load_a(weights + (key / Op::kSummed + i) * kColumns + m);
+          const Vector x = Op::load_a(weights + step * kColumns + m);
 #pragma GCC unroll 2
           for (int n = 0; n < kValueVectors; ++n) {
             sums[m][n] = Op::add_product(sums[m][n], x, values[n]);
@@ -387,21 +452,6 @@ class Stream {
     for (int m = 0; m < kGroup; ++m) {
 #pragma GCC unroll 2
       for (int n = 0; n < kValueVectors; ++n) store(sums[m][n], out + m * kBlock + n * kLanes);
-    }
-  }
-
-  static HYLA_INLINE void load_values(const char* const* rows, int step, std::int64_t offset,
-                                      Vector (&values)[kValueVectors]) {
-    if constexpr (Op::kSummed == 2) {
-      const auto a = Op::load_b(reinterpret_cast<const float*>(rows[step] + offset));
-      const auto b = Op::load_b(reinterpret_cast<const float*>(rows[step + kKeys] + offset));
-      interleave_pairs(a, b, values[0], values[1]);
-    } else {
-#pragma GCC unroll 2
-      for (int n = 0; n < kValueVectors; ++n) {
-        values[n] =
-            Op::load_b(reinterpret_cast<const float*>(rows[step] + offset + n * kVectorBytes));
-      }
     }
   }
 
@@ -418,6 +468,9 @@ class Stream {
     }
   }
 
+  void leave_all(float* partials) const {
+    for (std::int64_t head = 0; head < tile_.heads; ++head) leave_head(head, partials);
+  }
   void leave_head(std::int64_t head, float* partials) const {
     float highest[kStreamColumns], sums[kStreamColumns];
     for (std::int64_t m = 0; m < tile_.count; ++m) {
@@ -444,7 +497,7 @@ class Stream {
   std::int64_t groups_;     // of kColumns columns, of a head
   std::int64_t elements_;   // of a query or key, in whole vectors
   std::int64_t stride_;     // of an output
-  bool direct_;             // rows as they lie in the cache
+  bool bytes_;              // rows of bytes as they lie in the cache
   float* queries_;          // [heads, groups, kColumns, elements]
   float* out_;              // [heads, groups, kColumns, stride]
   float* weights_;          // [heads, groups, kStreamKeys, kColumns]: logits, then weights

@@ -35,34 +35,24 @@ HYLA_INLINE CacheRow cache_row(const attention::CacheView& cache, std::int64_t r
   }
 }
 
-// Addresses of head 0 of the keys and values of `count` keys from `first` on; those from `end` on
+// Addresses of head 0 of `count` keys from `first` on in a tensor of the cache; those from `end` on
 // are those of end - 1.
-inline void cache_addresses(const attention::CacheView& cache, std::int64_t row, std::int64_t first,
-                            std::int64_t count, std::int64_t end, const char** keys,
-                            const char** values) {
-  const auto size = static_cast<std::int64_t>(size_of(cache.k.dtype));
-  const int token = cache.k.rank == 3 ? 0 : 1;
-  const std::int64_t k_step = cache.k.strides[token] * size, v_step = cache.v.strides[token] * size;
+inline void row_addresses(const attention::CacheView& cache, const TensorView& view,
+                          std::int64_t row, std::int64_t first, std::int64_t count,
+                          std::int64_t end, const char** to) {
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  const std::int64_t step = view.strides[view.rank == 3 ? 0 : 1] * size;
   std::int64_t i = 0;
   while (i < count && first + i < end) {
     const CacheRow at = cache_row(cache, row, first + i);
-    const char* k = static_cast<const char*>(cache.k.data) + at.offset(cache.k, 0) * size;
-    const char* v = static_cast<const char*>(cache.v.data) + at.offset(cache.v, 0) * size;
+    const char* address = static_cast<const char*>(view.data) + at.offset(view, 0) * size;
     std::int64_t run = std::min(count - i, end - first - i);
     if (cache.kind == attention::KvCache::Kind::kPaged) {
       run = std::min(run, cache.page_size() - at.token);
     }
-    for (const std::int64_t last = i + run; i < last; ++i) {
-      keys[i] = k;
-      values[i] = v;
-      k += k_step;
-      v += v_step;
-    }
+    for (const std::int64_t last = i + run; i < last; ++i, address += step) to[i] = address;
   }
-  for (; i > 0 && i < count; ++i) {
-    keys[i] = keys[i - 1];
-    values[i] = values[i - 1];
-  }
+  for (; i > 0 && i < count; ++i) to[i] = to[i - 1];
 }
 
 // Without a table, so that the compiler makes vectors of it, and without denormals on the way.

@@ -96,7 +96,7 @@
 #define HYLA_TARGET_BEGIN                                                   \
   HYLA_TARGET_PUSH(                                                         \
       "avx2,fma,bmi,bmi2,f16c,avx512f,avx512cd,avx512bw,avx512dq,avx512vl," \
-      "avx512bf16")
+      "avx512bf16,avx512vbmi")
 #else
 #define HYLA_TARGET_NAMESPACE baseline
 #define HYLA_TARGET_BEGIN
@@ -133,6 +133,9 @@ HYLA_TARGET_END
 #include "cpu/simd_highway.h"
 #else
 #include "cpu/simd_compiler.h"
+#endif
+#if HYLA_TARGET_HAS_PAIRS
+#include "cpu/simd_pairs.h"
 #endif
 #include "cpu/simd_common.h"
 

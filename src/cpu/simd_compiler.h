@@ -261,6 +261,10 @@ HYLA_INLINE float max_lane(F x) {
 
 #if HYLA_TARGET_HAS_PAIRS
 using P = Bits;
+HYLA_INLINE __m512i words(P x) { return __m512i(x); }
+HYLA_INLINE P from_words(__m512i x) { return P(x); }
+HYLA_INLINE __m512 floats(F x) { return __m512(x); }
+HYLA_INLINE F from_floats(__m512 x) { return F(x); }
 HYLA_INLINE P load_pairs(const void* from) {
   P x;
   std::memcpy(&x, from, sizeof x);

@@ -190,6 +190,10 @@ HYLA_INLINE float max_lane(F x) { return hn::GetLane(hn::MaxOfLanes(kTag, x)); }
 
 #if HYLA_TARGET_HAS_PAIRS
 using P = hn::Vec<decltype(kBitsTag)>;
+HYLA_INLINE __m512i words(P x) { return x.raw; }
+HYLA_INLINE P from_words(__m512i x) { return P{x}; }
+HYLA_INLINE __m512 floats(F x) { return x.raw; }
+HYLA_INLINE F from_floats(__m512 x) { return F{x}; }
 HYLA_INLINE P load_pairs(const void* from) { return P{_mm512_loadu_si512(from)}; }
 HYLA_INLINE void store_pairs(P x, void* to) { _mm512_storeu_si512(to, x.raw); }
 HYLA_INLINE P set_pair(std::uint32_t x) { return hn::Set(kBitsTag, x); }

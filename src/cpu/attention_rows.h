@@ -1,0 +1,103 @@
+// Rows of keys and values on their way into products, as they lie in the cache or in converted
+// lines. Compiled for each target (see foreach_target.h).
+#if defined(HYLA_CPU_ATTENTION_ROWS_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_ATTENTION_ROWS_H_
+#undef HYLA_CPU_ATTENTION_ROWS_H_
+#else
+#define HYLA_CPU_ATTENTION_ROWS_H_
+#endif
+
+#include "cpu/gemm.h"
+#include "cpu/kv_lines.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+constexpr std::int64_t kStreamKeys = 32;  // at a time
+constexpr int kValueVectors = kLanes == 16 ? 2 : 1;
+constexpr std::int64_t kVectorBytes = kLanes * 4;
+constexpr std::int64_t kLine = 64;  // bytes of a cache line
+
+// Floats meet floats.
+struct FloatRows {
+  using Op = Singles;
+  static constexpr DType kDType = DType::kFloat32;
+  static constexpr std::int64_t kBytes = 4;  // of a number
+  static constexpr int kParts = 1;           // vectors of what a vector holds in the cache
+
+  static HYLA_INLINE void keys(const char* row, F (&to)[kParts]) {
+    to[0] = load(reinterpret_cast<const float*>(row));
+  }
+  static HYLA_INLINE void values(const char* row, F (&to)[kValueVectors]) {
+#pragma GCC unroll 2
+    for (int n = 0; n < kValueVectors; ++n) {
+      to[n] = load(reinterpret_cast<const float*>(row + n * kVectorBytes));
+    }
+  }
+};
+
+#if HYLA_TARGET_HAS_PAIRS
+// Of bfloat16, in pairs.
+struct WordRows {
+  using Op = Pairs;
+  static constexpr DType kDType = DType::kBFloat16;
+  static constexpr std::int64_t kBytes = 2;
+  static constexpr int kParts = 1;
+
+  static HYLA_INLINE void keys(const char* row, P (&to)[kParts]) { to[0] = load_pairs(row); }
+  // Pairs of the values of two keys.
+  static HYLA_INLINE void values(const char* even, const char* odd, P (&to)[kValueVectors]) {
+    interleave_pairs(load_pairs(even), load_pairs(odd), to[0], to[1]);
+  }
+};
+
+// Of bytes that become bfloat16, exactly. Their scales go to logits and weights.
+template <class Bytes, DType kStored>
+struct ByteRows {
+  using Op = Pairs;
+  static constexpr DType kDType = kStored;
+  static constexpr std::int64_t kBytes = 1;
+  static constexpr int kParts = 2;
+
+  static HYLA_INLINE void keys(const char* row, P (&to)[kParts]) {
+    Bytes::widen(load_pairs(row), to[0], to[1]);
+  }
+  static HYLA_INLINE void values(const char* even, const char* odd, P (&to)[kValueVectors]) {
+    Bytes::widen(alternate_halves(load_halves(even, odd)), to[0], to[1]);
+  }
+};
+#endif
+
+// What products of an Op take as it lies in the cache.
+template <class Op>
+struct RowsOf {
+  using Stored = FloatRows;
+};
+#if HYLA_TARGET_HAS_PAIRS
+template <>
+struct RowsOf<Pairs> {
+  using Stored = WordRows;
+  using E4m3 = ByteRows<E4m3Bytes, DType::kFloat8E4M3>;
+  using Int8 = ByteRows<Int8Bytes, DType::kInt8>;
+};
+#endif
+
+// Asks for rows that are needed next, a cache line of each of them after another, then the next line
+// of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache has too few
+// misses under way, and what it cannot take is dropped.
+struct Asked {
+  const char* const* rows;  // kStreamKeys
+  std::int64_t offset;
+  std::uint64_t next = 0;  // line
+
+  HYLA_INLINE void ask() {
+    constexpr std::uint64_t kRows = kStreamKeys;
+    __builtin_prefetch(rows[next % kRows] + offset + next / kRows * kLine, 0, 2);
+    ++next;
+  }
+  HYLA_INLINE void skip(std::int64_t lines) { next += static_cast<std::uint64_t>(lines); }
+};
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+#endif  // HYLA_CPU_ATTENTION_ROWS_H_

@@ -1,0 +1,84 @@
+// What cpu/simd.h knows of pairs of bfloat16 beyond the basics: bytes that become
+// bfloat16. Included by it alone, for targets with pairs.
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// Half a vector of each.
+HYLA_INLINE P load_halves(const void* lower, const void* upper) {
+  const __m256i a = _mm256_loadu_si256(static_cast<const __m256i*>(lower));
+  const __m256i b = _mm256_loadu_si256(static_cast<const __m256i*>(upper));
+  return from_words(_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1));
+}
+
+// Lane i: lane first + i / kColumns of x.
+template <int kColumns>
+HYLA_INLINE F spread(F x, int first) {
+  alignas(64) std::int32_t from[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) from[i] = i / kColumns;
+  const __m512i order = _mm512_add_epi32(_mm512_load_si512(from), _mm512_set1_epi32(first));
+  return from_floats(_mm512_permutexvar_ps(order, floats(x)));
+}
+
+// The bfloat16 of the bytes of a one-byte dtype, low and high bytes apart, and those of bytes from
+// 128 on. All of them are exact.
+struct ByteTable {
+  alignas(64) std::uint8_t low[128], high[128];
+};
+constexpr ByteTable byte_table(std::uint16_t (*bits)(unsigned)) {
+  ByteTable table{};
+  for (unsigned i = 0; i < 128; ++i) {
+    table.low[i] = static_cast<std::uint8_t>(bits(i) & 0xff);
+    table.high[i] = static_cast<std::uint8_t>(bits(i) >> 8);
+  }
+  return table;
+}
+constexpr std::uint16_t e4m3_bits_at(unsigned i) {
+  return bfloat16(hyla::detail::e4m3_to_float(static_cast<std::uint8_t>(i))).bits;
+}
+constexpr std::uint16_t natural_bits_at(unsigned i) { return bfloat16(static_cast<float>(i)).bits; }
+constexpr std::uint16_t negative_bits_at(unsigned i) {
+  return bfloat16(static_cast<float>(i) - 128.0f).bits;
+}
+inline constexpr ByteTable kE4m3 = byte_table(e4m3_bits_at);
+inline constexpr ByteTable kNatural = byte_table(natural_bits_at);
+inline constexpr ByteTable kNegative = byte_table(negative_bits_at);
+
+HYLA_INLINE __m512i look_up(const std::uint8_t (&table)[128], __m512i bytes) {
+  return _mm512_permutex2var_epi8(_mm512_load_si512(table), bytes, _mm512_load_si512(table + 64));
+}
+
+// Bytes as bfloat16: of each block of 16 bytes the first eight, and the other eight.
+struct E4m3Bytes {
+  static HYLA_INLINE void widen(P x, P& lower, P& upper) {
+    const __m512i bytes = words(x), sign = _mm512_set1_epi8(-128);
+    const __m512i low = look_up(kE4m3.low, bytes);
+    // high | (bytes & sign)
+    const __m512i high = _mm512_ternarylogic_epi32(look_up(kE4m3.high, bytes), bytes, sign, 0xf8);
+    lower = from_words(_mm512_unpacklo_epi8(low, high));
+    upper = from_words(_mm512_unpackhi_epi8(low, high));
+  }
+};
+struct Int8Bytes {
+  static HYLA_INLINE void widen(P x, P& lower, P& upper) {
+    const __m512i bytes = words(x);
+    const __mmask64 negative = _mm512_movepi8_mask(bytes);
+    const __m512i low = _mm512_mask_blend_epi8(negative, look_up(kNatural.low, bytes),
+                                               look_up(kNegative.low, bytes));
+    const __m512i high = _mm512_mask_blend_epi8(negative, look_up(kNatural.high, bytes),
+                                                look_up(kNegative.high, bytes));
+    lower = from_words(_mm512_unpacklo_epi8(low, high));
+    upper = from_words(_mm512_unpackhi_epi8(low, high));
+  }
+};
+// The bytes of the halves of x in turn: {lower 0, upper 0, lower 1, ...}.
+HYLA_INLINE P alternate_halves(P x) {
+  alignas(64) std::uint8_t from[64];
+#pragma GCC unroll 64
+  for (int i = 0; i < 64; ++i) from[i] = static_cast<std::uint8_t>(i / 2 + i % 2 * 32);
+  return from_words(_mm512_permutexvar_epi8(_mm512_load_si512(from), words(x)));
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
