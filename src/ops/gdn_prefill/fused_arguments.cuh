@@ -4,9 +4,12 @@
 #include <cuda.h>
 
 #include "device/divider.h"
+#include "ops/gdn_prefill/plan.h"
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
+
+struct LongRows;
 
 // Tiles of 64 tokens by 64 columns of one head.
 struct FusedMaps {
@@ -23,6 +26,11 @@ struct FusedArguments {
   float scale = 0, eps = 0;
   device::Divider by_heads;          // task to its sequence's rank
   device::Divider by_q, by_k, by_v;  // head to that of q, k, v
+  // Long sequences among short ones (long_rows.cuh): how many there may be. 0: not looked for.
+  int long_rows = 0;
+  LongPlan long_plan;
+  LongRows* longs = nullptr;  // those that were found
+  bool dense_states = false;  // an initial state is one piece of memory
   // Not for the fused kernel.
   void* records = nullptr;  // [chunk slots, heads] Record
   float* states = nullptr;  // see segments.cuh

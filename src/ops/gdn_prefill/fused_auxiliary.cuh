@@ -65,12 +65,13 @@ class Auxiliary {
     n = group();
     if (me() == 96) {
       s.cursors[group()].start();
-#pragma unroll 1
-      for (int i = 0; i < 3; ++i) step_cursor(i == 0 ? group() : 2, s.chunks[group()][i]);
+      step_cursor(group(), s.chunks[group()][0]);
     }
     sync();
-    if (me() == 32) {
-      ask_keys(info(0), group());
+    if (me() == 32) ask_keys(info(0), group());
+    if (me() == 96) {
+#pragma unroll 1
+      for (int i = 1; i < 3; ++i) step_cursor(2, s.chunks[group()][i]);
       if (group() == 0) ask_keys(info(2), 2);
     }
     if (me() == 64 && info(0).rows > 0) {
@@ -79,9 +80,9 @@ class Auxiliary {
     if (me() < 32) {
       if (info(0).rows > 0) load_gates(a.p, info(0), gates(0), me());
       if (info(0).rows > 0) scan_gates(a.p, info(0), gates(0), me());
-      if (info(2).rows > 0) load_gates(a.p, info(2), gates(2), me());
     }
     sync();
+    if (me() < 32 && info(2).rows > 0) load_gates(a.p, info(2), gates(2), me());
   }
 
   __device__ __forceinline__ void step_cursor(int chunks, ChunkInfo& to) {

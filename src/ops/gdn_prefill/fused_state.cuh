@@ -56,6 +56,17 @@ struct FusedPipe {
     }
   }
 
+  // After chunk n - 1, this half's tiles of its keys and queries are free until ask_ahead(n): bytes
+  // from those of O. 0: there was no chunk.
+  __device__ __forceinline__ int free_tiles(int n) const {
+    if (n == 0) return 0;
+    const KeyStage k = stage3(n - 1);
+    arch::wait(s.keys_empty[k.stage], k.parity);
+    return static_cast<int>(offsetof(FusedShared<Io>, keys)) -
+           static_cast<int>(offsetof(FusedShared<Io>, out)) +
+           static_cast<int>(k.stage * 4 + 2 * half) * kTileBytes - half * 2 * kTileBytes;
+  }
+
   // One tile; whoever of the first warpgroup expects bytes arrives for all.
   __device__ __forceinline__ void ask(Io* to, const CUtensorMap& map, int head, int token,
                                       arch::Mbarrier& full, std::uint32_t bytes) const {
@@ -124,32 +135,33 @@ class FusedState {
 
   __device__ __forceinline__ void run() {
     int n = 0;  // chunk, counted over all tasks
-    for (int round = 0; enter_task(round); round = task().next) {
+    for (int round = 0; enter_task(round, n); round = task().next) {
       load_initial(a.p, task().row, place(), chain.S);
-      const int chunks = task().chunks();
-      const int rows = task().length - (chunks - 1) * kChunk;  // of the last chunk
+      if (a.dense_states && chain.thread() == 96) prefetch_next();
       const OutTarget target{a.maps.out, a.p.out, task().head, task().begin};
-      const int step = chunks_to_checkpoint(a.p);
-      int c = 0;
-      while (c < chunks) {
+      while (chunk(n) < task().chunks()) {
+        const int step = chunks_to_checkpoint(a.p), left = task().chunks() - chunk(n);
+        const int end = n + min(left, step);
         // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
-        const int end = chunks - c <= step ? chunks : c + step;
 #pragma unroll 1
-        for (; c < end; ++c, ++n) {
+        for (; n < end; ++n) {
           // Whoever makes T' has cleared the rows past the end before.
-          if (c + 1 == chunks && rows < kChunk) pipe.wait_inverse(n);
-          chain.template chunk<Walk::kOutputs>(n, c, c == 0, target);
+          if ((chunk(n) + 1) * kChunk > task().length) pipe.wait_inverse(n);
+          chain.template chunk<Walk::kOutputs>(n, chunk(n), chunk(n) == 0, target);
         }
-        const int tokens = c * kChunk;
-        if (c % step == 0 && tokens <= task().length) {
+        const int tokens = chunk(n) * kChunk;
+        if (chunk(n) % step == 0 && tokens <= task().length) {
           store_checkpoint(a.p, task().row, tokens, place(), chain.S);
         }
       }
-      if (chunks > 0) chain.store_last_out(n - 1, chunks - 1, rows, target);
+      if (const int last = chunk(n) - 1; last >= 0) {
+        chain.store_last_out(n - 1, last, task().length - last * kChunk, target);
+      }
       if (a.final_tiles) {
         const std::int64_t slot = a.p.slots.write_slot(task().row);
         if (slot != core::kNullSlot) {
-          chain.store_final_tiles(n, a.maps.final, task().head, static_cast<int>(slot));
+          chain.store_final_tiles(n, a.maps.final, task().head, static_cast<int>(slot),
+                                  pipe.free_tiles(n));
         }
       } else {
         store_final(a.p, task().row, place(), chain.S);
@@ -161,15 +173,27 @@ class FusedState {
  private:
   __device__ __forceinline__ Task& task() const { return s.tasks[half]; }
 
+  // Of its task: in memory, registers are few.
+  __device__ __forceinline__ int chunk(int n) const { return n - task().start; }
+
   __device__ __forceinline__ FragmentPlace place() const {
     return {task().head, chain.value_row(), chain.column()};
   }
 
-  __device__ __forceinline__ bool enter_task(int round) {
+  __device__ __forceinline__ bool enter_task(int round, int n) {
     chain.sync();
-    if (chain.thread() == 0 && !find_task(a, s.ranked, round, task())) task().row = -1;
+    if (chain.thread() == 0) {
+      if (!find_task(a, s.ranked, round, task())) task().row = -1;
+      task().start = n;
+    }
     chain.sync();
     return task().row >= 0;
+  }
+
+  // The state of the next task comes to L2 while this one is walked over.
+  __device__ __forceinline__ void prefetch_next() const {
+    Task next;
+    if (find_task(a, s.ranked, task().next, next)) prefetch_initial(a.p, next.row, next.head, half);
   }
 
   FusedShared<Io>& s;

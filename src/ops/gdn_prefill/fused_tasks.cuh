@@ -9,6 +9,7 @@
 
 #include "ops/gdn_prefill/chunk_info.cuh"
 #include "ops/gdn_prefill/fused_arguments.cuh"
+#include "ops/gdn_prefill/long_rows.cuh"
 
 namespace hyla::gdn {
 
@@ -19,39 +20,60 @@ inline constexpr int kKeptRows = 64;     // up to so many, tokens are looked up 
 struct RankedRows {
   std::uint16_t row[kRankedRows];
   int begin[kKeptRows], length[kKeptRows];  // tokens; length < 0: padding
+  int first, ctas;                          // the first task, and who shares them
+  int most;                                 // tokens of a sequence: longer ones are others' work
 };
 
 struct Task {
   int row, head;
   int begin, length;  // tokens
   int next;           // round of the CTA's next task
+  int start;          // chunks of the CTA before it
 
   __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
 };
 
+// By one thread, before a barrier. Sequences that others walk over (long_rows.cuh) have the first
+// ranks, and multiprocessors of their own.
+__device__ __forceinline__ void leave_long_rows(const FusedArguments& a, RankedRows& ranked) {
+  const int count = a.long_rows > 0 ? __ldcg(&a.longs->count) : 0;
+  const int left = a.long_plan.multiprocessors - count * a.long_plan.ctas_a_row();
+  ranked.ctas = count > 0 ? min(static_cast<int>(gridDim.x), left) : static_cast<int>(gridDim.x);
+  ranked.first = a.p.sequences.rows > kRankedRows ? 0 : count * static_cast<int>(a.p.heads);
+  ranked.most = count > 0 ? __ldcg(&a.longs->most) * kChunk : 0x7fffffff;
+}
+
+// The row that a thread has for rank_rows: asked for early, looked at late.
+struct OwnRow {
+  int begin = 0, length = 0;
+  bool padding = false;
+
+  __device__ __forceinline__ explicit OwnRow(const PrefillProblem& p) {
+    const int own = own_thread(), rows = static_cast<int>(p.sequences.rows);
+    if (rows > kRankedRows || own >= rows) return;
+    find_tokens(p, own, begin, length);
+    padding = p.slots.read_slot(own) == core::kNullSlot;
+  }
+};
+
 // By all threads of the CTA, with a barrier after it. `lengths` is scratch for kRankedRows numbers.
-__device__ __forceinline__ void rank_rows(const PrefillProblem& p, RankedRows& ranked,
-                                          int* lengths) {
+__device__ __forceinline__ void rank_rows(const PrefillProblem& p, const OwnRow& row,
+                                          RankedRows& ranked, int* lengths) {
   const int rows = static_cast<int>(p.sequences.rows);
   if (rows > kRankedRows) return;
-  const int own = static_cast<int>(threadIdx.x);
-  int begin = 0;
-  bool padding = false;
+  const int own = own_thread(), length = row.padding ? 0 : row.length;
+  if (own < rows) lengths[own] = length;
+  if (rows > 1) __syncthreads();
   if (own < rows) {
-    padding = p.slots.read_slot(own) == core::kNullSlot;
-    find_tokens(p, own, begin, lengths[own]);
-  }
-  __syncthreads();
-  if (own < rows) {
-    const int length = lengths[own];
     int rank = 0;
+#pragma unroll 1
     for (int other = 0; other < rows; ++other) {
       rank += lengths[other] > length || (lengths[other] == length && other < own);
     }
     ranked.row[rank] = static_cast<std::uint16_t>(own);
     if (rows <= kKeptRows) {
-      ranked.begin[rank] = begin;
-      ranked.length[rank] = padding ? -1 : length;
+      ranked.begin[rank] = row.begin;
+      ranked.length[rank] = row.padding ? -1 : length;
     }
   }
 }
@@ -60,11 +82,12 @@ __device__ __forceinline__ void rank_rows(const PrefillProblem& p, RankedRows& r
 __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedRows& ranked,
                                           int round, Task& task) {
   const PrefillProblem& p = a.p;
-  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  const int ctas = ranked.ctas, cta = static_cast<int>(blockIdx.x);
   const int rows = static_cast<int>(p.sequences.rows), heads = static_cast<int>(p.heads);
+  if (cta >= ctas) return false;
 #pragma unroll 1
   for (;; ++round) {
-    const int first = round * ctas;  // below 2^31: there are at most 2^30 tasks
+    const int first = ranked.first + round * ctas;  // below 2^31: there are at most 2^30 tasks
     if (first >= a.tasks) return false;
     const int index = first + (round & 1 ? ctas - 1 - cta : cta);
     if (index >= a.tasks) continue;
@@ -78,7 +101,7 @@ __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedR
       if (task.length >= 0) return true;
     } else if (p.slots.read_slot(task.row) != core::kNullSlot) {
       find_tokens(p, task.row, task.begin, task.length);
-      return true;
+      if (task.length <= ranked.most) return true;
     }
   }
 }

@@ -11,23 +11,36 @@ namespace hyla::gdn {
 inline constexpr int kFusedThreads = 512;
 inline constexpr int kStateRegisters = 192, kAuxiliaryRegisters = 64;
 
-// grid: one CTA an SM, or as many as there are tasks
+// grid: one CTA an SM, or as many as there are tasks. Where sequences may be long enough for kernels
+// of their own (long_rows.cuh), behind these.
 template <class Io>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   FusedShared<Io>& s = *reinterpret_cast<FusedShared<Io>*>(memory);
-  const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
-  if (threadIdx.x == 0) init_barriers(s);
+  const int thread = own_thread();
+  const int group = static_cast<int>(arch::uniform(static_cast<std::uint32_t>(thread >> 7)));
+  if (thread == 0) init_barriers(s);
+  if (thread == 32) {
+    for (const CUtensorMap* map : {&a.maps.k, &a.maps.q, &a.maps.v, &a.maps.out}) {
+      arch::prefetch_map(*map);
+    }
+    if (a.final_tiles) arch::prefetch_map(a.maps.final);
+  }
+  // The grid before works on long sequences and has waited for what this one reads.
+  if (a.long_rows == 0) arch::wait_for_previous_grid();
+  const OwnRow own(a.p);
+  // Of one sequence the first task is known before its length is.
+  if (a.dense_states && a.p.sequences.rows == 1 && (thread & 127) == 64 && group < 2) {
+    prefetch_initial(a.p, 0, static_cast<int>(blockIdx.x), group);
+  }
   // The blocks above the diagonal of T' and P are zero and stay so.
   auto* prepared = reinterpret_cast<uint4*>(&s.prepared);
-  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof(s.prepared) / 16);
-       i += kFusedThreads) {
+  for (int i = thread; i < static_cast<int>(sizeof(s.prepared) / 16); i += kFusedThreads) {
     prepared[i] = make_uint4(0, 0, 0, 0);
   }
-  arch::fence_async_proxy();
-  arch::wait_for_previous_grid();
-  rank_rows(a.p, s.ranked, reinterpret_cast<int*>(&s.keys));
+  if (thread == 64) leave_long_rows(a, s.ranked);
+  rank_rows(a.p, own, s.ranked, reinterpret_cast<int*>(&s.keys));
   arch::fence_async_proxy();
   __syncthreads();
   if (group < 2) {
@@ -36,6 +49,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     arch::give_registers<kAuxiliaryRegisters>();
     Auxiliary<Io>(s, a).run();
+    // Whoever waits for this grid waits for the long sequences, too.
+    if (a.long_rows > 0) arch::wait_for_previous_grid();
   }
 }
 

@@ -11,35 +11,37 @@
 #include "ops/gdn_prefill/chunk_info.cuh"
 #include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/chunk_matrices.cuh"
+#include "ops/gdn_prefill/launch_fused.cuh"
+#include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/record.cuh"
 #include "ops/gdn_prefill/segments.cuh"
 
 namespace hyla::gdn {
 
-inline constexpr int kPrepareGroups = 4;
 inline constexpr int kPrepareThreads = kPrepareGroups * 128;
 
 // Walks over (chunk, head) pairs, `stride` apart; the heads of a chunk are neighbours.
 struct PrepareCursor {
   std::int64_t item;
-  int row, begin, length;  // of the item's chunk
+  int row, begin, length;  // of the item's chunk; rows as they are numbered in RecordRows
   bool started;
 
   // The next pair that is there. False: there is none.
-  __device__ __forceinline__ bool find(const FusedArguments& a, std::int64_t stride,
+  __device__ __forceinline__ bool find(const RecordRows& all, std::int64_t stride,
                                        ChunkInfo& info) {
+    const FusedArguments& a = all.a;
     const PrefillProblem& p = a.p;
-    const int rows = static_cast<int>(p.sequences.rows), heads = static_cast<int>(p.heads);
-    const std::int64_t items = chunk_slots(rows, p.sequences.tokens) * heads;
-    if (!started) enter(p, 0);
+    const int rows = all.count(), heads = static_cast<int>(p.heads);
+    const std::int64_t items = all.slots() * heads;
+    if (!started) enter(all, 0);
     started = true;
     for (;; item += stride) {
       info.rows = 0;
       if (item >= items) return false;
       const int slot = static_cast<int>(item / heads);
-      while (row + 1 < rows && slot >= next_slot(p)) enter(p, row + 1);
-      const int chunk = slot - first_chunk_slot(row, begin);
-      if (chunk * kChunk >= length || p.slots.read_slot(row) == core::kNullSlot) continue;
+      while (row + 1 < rows && slot >= next_slot(all)) enter(all, row + 1);
+      const int chunk = slot - all.first_slot(row, begin);
+      if (chunk * kChunk >= length || p.slots.read_slot(all.row(row)) == core::kNullSlot) continue;
       set_head(a, static_cast<int>(item - static_cast<std::int64_t>(slot) * heads), info);
       set_tokens(p, begin + chunk * kChunk, min(kChunk, length - chunk * kChunk), info);
       return true;
@@ -47,14 +49,14 @@ struct PrepareCursor {
   }
 
  private:
-  __device__ __forceinline__ void enter(const PrefillProblem& p, int to) {
+  __device__ __forceinline__ void enter(const RecordRows& all, int to) {
     row = to;
-    find_tokens(p, row, begin, length);
+    find_tokens(all.a.p, all.row(row), begin, length);
   }
-  __device__ __forceinline__ int next_slot(const PrefillProblem& p) const {
+  __device__ __forceinline__ int next_slot(const RecordRows& all) const {
     int next, unused;
-    find_tokens(p, row + 1, next, unused);
-    return first_chunk_slot(row + 1, next);
+    find_tokens(all.a.p, all.row(row + 1), next, unused);
+    return all.first_slot(row + 1, next);
   }
 };
 
@@ -108,10 +110,11 @@ __device__ __forceinline__ void clear_upper(Io* tile, int thread) {
 template <class Io, int Halves>
 class Prepare {
  public:
-  __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const FusedArguments& arguments,
+  __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const RecordRows& rows,
                                      Record<Io>* to, int number)
       : s(group),
-        a(arguments),
+        all(rows),
+        a(rows.a),
         records(to),
         barrier(1 + number),
         thread(static_cast<int>(threadIdx.x) & 127) {}
@@ -124,7 +127,10 @@ class Prepare {
       s.cursor.started = false;
       s.cursor.item = first;
       find(0, stride);
-      if (s.info[0].rows > 0) ask_keys(0, 0);
+      if (s.info[0].rows > 0) {
+        ask_keys(0, 0);
+        ask_queries(0, 0);
+      }
     }
     sync();
     if (s.info[0].rows == 0) return;
@@ -141,7 +147,7 @@ class Prepare {
   __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, 128); }
 
   __device__ __forceinline__ void find(int place, std::int64_t stride) {
-    if (s.cursor.find(a, stride, s.info[place])) s.item[place] = s.cursor.item;
+    if (s.cursor.find(all, stride, s.info[place])) s.item[place] = s.cursor.item;
     s.cursor.item += stride;
   }
 
@@ -203,7 +209,7 @@ class Prepare {
   __device__ __forceinline__ void chunk(int n, std::int64_t stride) {
     const int place = n & 1;
     const bool normalised = a.p.l2norm;
-    if (thread == 0) {
+    if (thread == 0 && n > 0) {
       arch::wait_for_store_reads<0>();  // the chunk before has left
       ask_queries(place, 0);
     }
@@ -273,6 +279,7 @@ class Prepare {
   }
 
   PrepareGroup<Io>& s;
+  const RecordRows& all;
   const FusedArguments& a;
   Record<Io>* const records;  // [chunk slots, heads]
   const int barrier, thread;
@@ -285,10 +292,22 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
   PrepareGroup<Io>& s = reinterpret_cast<PrepareGroup<Io>*>(memory)[group];
+  if (threadIdx.x == 0) {
+    arch::prefetch_map(a.maps.k);
+    arch::prefetch_map(a.maps.q);
+  }
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
+  __shared__ LongRows longs;
+  if (a.long_rows > 0) {
+    find_long_rows(a, longs);
+    __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x == 0) *a.longs = longs;  // for the kernels behind
+    if (longs.count == 0) return;
+  }
+  const RecordRows all{a, a.long_rows > 0 ? &longs : nullptr};
   const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
-  Prepare<Io, Halves>(s, a, static_cast<Record<Io>*>(a.records), group)
+  Prepare<Io, Halves>(s, all, static_cast<Record<Io>*>(a.records), group)
       .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
 }
 

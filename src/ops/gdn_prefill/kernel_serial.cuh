@@ -47,7 +47,16 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
   }
   if (to > from) chain.store_last_out(n - 1, to - 1, task.rows(to - 1), target);
   // Who has the last chunk, or stands for a sequence without any.
-  if (to == chunks && (to > from || part == 0)) store_final<true>(a.p, task.row, place, chain.S);
+  if (to == chunks && (to > from || part == 0)) {
+    const std::int64_t slot = a.final_tiles ? a.p.slots.write_slot(task.row) : core::kNullSlot;
+    if (a.final_tiles && a.p.K == 128 && a.p.V % 64 == 0) {
+      if (slot != core::kNullSlot) {
+        chain.store_final_tiles(n, a.maps.final, task.head, static_cast<int>(slot));
+      }
+    } else {
+      store_final<true>(a.p, task.row, place, chain.S);
+    }
+  }
   chain.finish();
 }
 
@@ -58,17 +67,32 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& s = *reinterpret_cast<SerialShared<Io, Blocks>*>(memory);
   if (threadIdx.x == 0) init_barriers(s.ring);
+  if (threadIdx.x == 32) {
+    arch::prefetch_map(a.maps.k);
+    arch::prefetch_map(a.maps.v);
+    arch::prefetch_map(a.maps.q);
+    arch::prefetch_map(a.maps.out);
+  }
   __syncthreads();
-  arch::wait_for_previous_grid();
+  bool waited = a.transfers || a.long_rows > 0;
+  if (waited) arch::wait_for_previous_grid();
+  if (a.long_rows > 0) arch::let_next_grid_start();  // that of the other sequences
   const int part = static_cast<int>(blockIdx.z);
   SerialTask task;
-  if (!find_serial_task(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y) * Blocks,
-                        task)) {
+  // Of all rows: the grid before only makes records, and only the thread that loads these needs it.
+  const bool found =
+      find_serial_task(RecordRows{a, a.long_rows > 0 ? a.longs : nullptr},
+                       static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y) * Blocks, task);
+  if (!found) {
+    arch::wait_for_previous_grid();
     return;
   }
   const int from = first_chunk(a, task.chunks(), part);
   const int to = first_chunk(a, task.chunks(), part + 1);
-  if (part > 0 && from == to) return;  // the sequence is shorter
+  if (part > 0 && from == to) {  // the sequence is shorter
+    arch::wait_for_previous_grid();
+    return;
+  }
   const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
   if (group > 0) {
     if constexpr (Blocks > 1) arch::take_registers<232>();
@@ -77,8 +101,9 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     if constexpr (Blocks > 1) arch::give_registers<40>();
     if (threadIdx.x != 0) return;
     const int ahead = a.transfers ? 0 : from;  // chunks for the state only
-    feed<Io, Walk::kState>(s.ring, a, task, 0, ahead, 0);
-    feed<Io, Walk::kOutputs>(s.ring, a, task, from, to, ahead);
+    feed<Io, Walk::kState>(s.ring, a, task, 0, ahead, 0, waited);
+    feed<Io, Walk::kOutputs>(s.ring, a, task, from, to, ahead, waited);
+    if (!waited) arch::wait_for_previous_grid();
   }
 }
 

@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   arch::wait_for_previous_grid();
   const int part = static_cast<int>(blockIdx.z);
   SerialTask task;
-  if (!find_serial_task(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), task)) {
+  if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
+                        static_cast<int>(blockIdx.y), task)) {
     return;
   }
   const int from = first_chunk(a, task.chunks(), part);

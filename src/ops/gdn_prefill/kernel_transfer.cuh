@@ -28,7 +28,7 @@ __device__ __forceinline__ int first_remembered(const FusedArguments& a, const S
   constexpr int kAtOnce = 4;
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const auto* records = static_cast<const Record<Io>*>(a.records);
-  const std::int64_t slot = first_chunk_slot(task.row, task.begin);
+  const std::int64_t slot = task.slot;
   const double cutoff = a.p.decay_cutoff_log2;
   const float forgotten =
       cutoff > 0 && cutoff < kForgottenLog2 ? -static_cast<float>(cutoff) : -kForgottenLog2;
@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   SerialTask task;
-  if (!find_serial_task(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), task)) {
+  if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
+                        static_cast<int>(blockIdx.y), task)) {
     return;
   }
   const TransferItem item = transfer_item(a, static_cast<int>(blockIdx.z));
@@ -134,10 +135,11 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
   } else {
     arch::give_registers<40>();
     if (threadIdx.x != 0) return;
+    bool waited = true;
     if (item.matrix) {
-      feed<Io, Walk::kTransfer>(s.ring, a, task, from, to, 0);
+      feed<Io, Walk::kTransfer>(s.ring, a, task, from, to, 0, waited);
     } else {
-      feed<Io, Walk::kState>(s.ring, a, task, from, to, 0);
+      feed<Io, Walk::kState>(s.ring, a, task, from, to, 0, waited);
     }
   }
 }

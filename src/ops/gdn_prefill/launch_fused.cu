@@ -1,20 +1,49 @@
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
+#include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/tile_arguments.h"
 
 namespace hyla::gdn {
+namespace {
+
+bool has_room(const Workspace& workspace, std::size_t bytes, const Context& context) {
+  return workspace.data != nullptr && workspace.bytes >= bytes &&
+         workspace.device == context.device && device::aligned(workspace.data, 256);
+}
+
+}  // namespace
 
 const char* prefill_fused_refuses(const PrefillProblem& p, const Context& context) {
   if (p.K != 128 || p.V != 128) return "takes K = V = 128";
   return prefill_tiles_refuse(p, context);
 }
 
-void launch_prefill_fused(const PrefillProblem& p, const Workspace&, const Context& context) {
+// It needs no workspace, but with one it has kernels in front that take long sequences.
+void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
+                          const Context& context) {
   if (p.sequences.rows == 0) return;
-  const FusedArguments a = arguments(p);
-  const int ctas = std::min(a.tasks, device::multiprocessors(context));
-  const auto launch = p.q.dtype == DType::kBFloat16 ? launch_fused_bf16 : launch_fused_f16;
-  launch(a, static_cast<unsigned>(ctas), context);
+  FusedArguments a = arguments(p);
+  const int multiprocessors = device::multiprocessors(context);
+  const bool bf16 = p.q.dtype == DType::kBFloat16;
+  const int rows =
+      long_rows(a.long_plan, p.sequences.rows, p.heads, p.sequences.tokens, multiprocessors);
+  Context after = context;
+  const std::size_t records = record_bytes(rows, p.heads, p.sequences.tokens);
+  if (rows > 0 && has_room(workspace, records + sizeof(LongRows), context)) {
+    a.longs = reinterpret_cast<LongRows*>(static_cast<char*>(workspace.data) + records);
+    a.long_rows = rows;
+    a.parts = a.long_plan.parts;
+    a.records = workspace.data;
+    SplitShape shape;
+    shape.tasks = static_cast<unsigned>(rows * p.heads);
+    shape.prepare_ctas = static_cast<unsigned>(multiprocessors);
+    shape.blocks = 2;
+    shape.blocks_a_cta = static_cast<unsigned>(a.long_plan.blocks_a_cta);
+    (bf16 ? launch_split_bf16 : launch_split_f16)(a, shape, context);
+    after.programmatic_launch = true;
+  }
+  const int ctas = std::min(a.tasks, multiprocessors);
+  (bf16 ? launch_fused_bf16 : launch_fused_f16)(a, static_cast<unsigned>(ctas), after);
 }
 
 }  // namespace hyla::gdn

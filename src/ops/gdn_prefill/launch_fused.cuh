@@ -9,10 +9,14 @@ namespace hyla::gdn {
 void launch_fused_bf16(const FusedArguments&, unsigned ctas, const Context&);
 void launch_fused_f16(const FusedArguments&, unsigned ctas, const Context&);
 
+// Warpgroups of a CTA that prepare a chunk each.
+inline constexpr int kPrepareGroups = 4;
+
 struct SplitShape {
+  unsigned tasks;  // heads of sequences
   unsigned prepare_ctas;
   unsigned blocks, blocks_a_cta;  // of 64 value rows; one or two a CTA
-  int state_rows;                 // see launch_states
+  int state_rows = 8;             // see launch_states
 };
 void launch_split_bf16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_split_f16(const FusedArguments&, const SplitShape&, const Context&);

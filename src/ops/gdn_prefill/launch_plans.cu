@@ -35,8 +35,17 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   a.records = workspace.data;
   const std::int64_t items = chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
   SplitShape shape;
-  shape.prepare_ctas =
-      static_cast<unsigned>(std::min<std::int64_t>(items, device::multiprocessors(context)));
+  shape.tasks = static_cast<unsigned>(a.tasks);
+  const int multiprocessors = device::multiprocessors(context);
+  shape.prepare_ctas = static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors));
+  // So few that the next kernel finds free multiprocessors: it starts meanwhile.
+  const std::int64_t next =
+      a.transfers ? multiprocessors
+                  : std::int64_t{a.tasks} * value_blocks(p.V) / walks.blocks_a_cta * walks.parts;
+  if (items <= kPrepareGroups * (multiprocessors - next)) {
+    shape.prepare_ctas =
+        static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors - next));
+  }
   shape.blocks = static_cast<unsigned>(value_blocks(p.V));
   shape.blocks_a_cta = static_cast<unsigned>(walks.blocks_a_cta);
   shape.state_rows = state_rows(plan_shape(p, context), walks.parts);

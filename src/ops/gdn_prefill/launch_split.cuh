@@ -19,7 +19,7 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
   // The next kernel's CTAs take their places as those of the one before leave.
   Context after = context;
   after.programmatic_launch = true;
-  const auto tasks = static_cast<unsigned>(a.tasks), parts = static_cast<unsigned>(a.parts);
+  const unsigned tasks = split.tasks, parts = static_cast<unsigned>(a.parts);
   if (a.transfers) {
     shape.block = dim3(serial_threads(1));
     shape.shared_bytes = sizeof(TransferShared<Io>);

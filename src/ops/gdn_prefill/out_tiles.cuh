@@ -15,7 +15,8 @@ namespace hyla::gdn {
 struct OutTarget {
   const CUtensorMap& map;
   const core::TokenView& view;
-  int head, token;  // of the task's first chunk
+  // Of the task's first chunk. Where they lie: a chunk has no registers for them.
+  const int &head, &token;
   int values = 128;
 };
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include <hyla/host_device.h>
+
 namespace hyla::gdn {
 
 struct PlanShape {
@@ -131,6 +133,60 @@ inline Walks segment_walks(const PlanShape& s) {
     }
   }
   return best;
+}
+
+// Long sequences among short ones (long_rows.cuh), weighed on the device: hundredths of microseconds.
+inline constexpr int kMostLongRows = 16;
+
+struct LongPlan {
+  int heads = 1, multiprocessors = 1;
+  int blocks_a_cta = 1, parts = 1;  // of a long sequence's walk
+  int rows = 0, chunks = 0, longest = 0;
+
+  static constexpr std::int64_t kChunk = 243, kTask = 570, kPrepared = 145;
+
+  HYLA_HOST_DEVICE int ctas_a_row() const { return heads * 2 / blocks_a_cta * parts; }
+  // Some multiprocessors are left for the others.
+  HYLA_HOST_DEVICE int most_ctas() const { return multiprocessors - multiprocessors / 8; }
+  HYLA_HOST_DEVICE std::int64_t walk(std::int64_t n) const {
+    return blocks_a_cta == 2 ? n * 155 : parts == 2 ? n * 92 : n * 110;
+  }
+  // If the fused kernel has all sequences and its CTAs end together.
+  HYLA_HOST_DEVICE std::int64_t balanced() const {
+    return (chunks * kChunk + rows * kTask) * heads / multiprocessors;
+  }
+  // Chunks of a sequence that is not long.
+  HYLA_HOST_DEVICE int most() const {
+    const std::int64_t all = balanced();
+    return longest * kChunk * 4 <= all * 5 ? longest : static_cast<int>(all / kChunk);
+  }
+  // `count` sequences with `prepared` chunks are long.
+  HYLA_HOST_DEVICE bool pays(int count, int prepared) const {
+    const int ctas = count * ctas_a_row();
+    if (ctas > most_ctas()) return false;
+    const std::int64_t prepare = 350 + prepared * kPrepared * heads / multiprocessors;
+    const std::int64_t walks = 1000 + walk(longest);
+    const std::int64_t others =
+        ((chunks - prepared) * kChunk + (rows - count) * kTask) * heads / (multiprocessors - ctas);
+    const std::int64_t alone = longest * kChunk > balanced() ? longest * kChunk : balanced();
+    return (prepare + (walks > others ? walks : others)) * 10 < alone * 9;
+  }
+};
+
+// How many sequences may turn out to be long, with what the host knows; 0: it is not worth a look.
+inline int long_rows(LongPlan& plan, std::int64_t rows, std::int64_t heads, std::int64_t tokens,
+                     int multiprocessors) {
+  if (rows < 2 || heads > multiprocessors || tokens / 64 > (std::int64_t{1} << 30)) return 0;
+  plan.heads = static_cast<int>(heads);
+  plan.multiprocessors = multiprocessors;
+  plan.blocks_a_cta = 10 * plan.heads > 3 * multiprocessors ? 2 : 1;
+  plan.parts = 8 * plan.heads <= multiprocessors ? 2 : 1;
+  plan.rows = static_cast<int>(std::min<std::int64_t>(rows, 1 << 30));
+  plan.chunks = plan.longest = static_cast<int>(tokens / 64);
+  constexpr std::int64_t kLook = 3000;
+  if (plan.longest * LongPlan::kChunk * 4 <= plan.balanced() * 5 + 4 * kLook) return 0;
+  return std::min({static_cast<int>(std::min<std::int64_t>(rows, kMostLongRows)),
+                   plan.most_ctas() / plan.ctas_a_row()});
 }
 
 }  // namespace hyla::gdn

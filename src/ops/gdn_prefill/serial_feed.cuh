@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/gdn_prefill/chunk_loads.cuh"
+#include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/record.cuh"
 #include "ops/gdn_prefill/state_chain.cuh"
 
@@ -115,6 +116,7 @@ __device__ __forceinline__ void init_barriers(Ring& ring) {
 struct SerialTask {
   int row, head, block;  // the first one
   int begin, length;
+  int slot;  // of the first chunk
 
   __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
   // Of a chunk: 64, but for the last.
@@ -123,33 +125,34 @@ struct SerialTask {
   }
 };
 
-// False: padding.
-__device__ __forceinline__ bool find_serial_task(const FusedArguments& a, int pair, int block,
+// False: padding, or no row that has records.
+__device__ __forceinline__ bool find_serial_task(const RecordRows& all, int pair, int block,
                                                  SerialTask& task) {
-  const int heads = static_cast<int>(a.p.heads);
-  task.row = pair / heads;
-  task.head = pair - task.row * heads;
+  const PrefillProblem& p = all.a.p;
+  const int heads = static_cast<int>(p.heads), i = pair / heads;
+  if (i >= all.count()) return false;
+  task.row = all.row(i);
+  task.head = pair - i * heads;
   task.block = block;
-  if (a.p.slots.read_slot(task.row) == core::kNullSlot) return false;
-  find_tokens(a.p, task.row, task.begin, task.length);
+  if (p.slots.read_slot(task.row) == core::kNullSlot) return false;
+  find_tokens(p, task.row, task.begin, task.length);
+  task.slot = all.first_slot(i, task.begin);
   return true;
 }
 
-// Chunks [from, to) of the task as the CTA's n-th and following ones.
+// Chunks [from, to) of the task as the CTA's n-th and following ones. `waited`: records are there.
+// Before, what is not made by the grid before is asked for.
 template <class Io, Walk W, class Ring>
 __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const SerialTask& task,
-                                     int from, int to, int n) {
+                                     int from, int to, int n, bool& waited) {
   constexpr bool kOut = W == Walk::kOutputs, kValues = W != Walk::kTransfer;
   constexpr std::uint32_t kTiles = 3 + (kOut ? 3 : 0) + (kValues ? Ring::kBlocks : 0);
   const auto* records = static_cast<const Record<Io>*>(a.records);
   ChunkInfo info;
   set_head(a, task.head, info);
-  const int slot = first_chunk_slot(task.row, task.begin);
-  for (int c = from; c < to; ++c, ++n) {
-    const SerialStage at = serial_stage(n);
+  const auto ask_tiles = [&](int c, const SerialStage& at) {
     auto& stage = ring.stages[at.stage];
     arch::Mbarrier& full = ring.full[at.stage];
-    if (n >= kSerialStages) arch::wait(ring.empty[at.stage], at.parity ^ 1);
     arch::arrive_expecting(full, kTiles * kTileBytes + static_cast<std::uint32_t>(sizeof(Factors)));
     const int token = task.begin + c * kChunk;
     arch::load_tile(stage.keys[0], a.maps.k, {0, info.k_head, token}, full);
@@ -161,13 +164,31 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
                         {(task.block + block) * 64, info.v_head, token}, full);
       }
     }
-    const Record<Io>& record = records[static_cast<std::int64_t>(slot + c) * a.p.heads + task.head];
-    arch::load_bulk(stage.inverse_tile(), record.inverse, kOut ? 2 * kTileBytes : kTileBytes, full);
-    arch::load_bulk(&ring.factors[at.stage], &record.factors, sizeof(Factors), full);
     if constexpr (kOut) {
       arch::load_tile(stage.keys[1], a.maps.q, {0, info.q_head, token}, full);
       arch::load_tile(stage.keys[3], a.maps.q, {64, info.q_head, token}, full);
     }
+  };
+  const int early = waited ? from : min(to, from + kSerialStages);
+  if (early > from) {
+#pragma unroll 1
+    for (int c = from; c < early; ++c) ask_tiles(c, serial_stage(n + c - from));
+    arch::wait_for_previous_grid();
+    waited = true;
+  }
+#pragma unroll 1
+  for (int c = from; c < to; ++c, ++n) {
+    const SerialStage at = serial_stage(n);
+    if (c >= early) {
+      if (n >= kSerialStages) arch::wait(ring.empty[at.stage], at.parity ^ 1);
+      ask_tiles(c, at);
+    }
+    auto& stage = ring.stages[at.stage];
+    const Record<Io>& record =
+        records[static_cast<std::int64_t>(task.slot + c) * a.p.heads + task.head];
+    arch::Mbarrier& full = ring.full[at.stage];
+    arch::load_bulk(stage.inverse_tile(), record.inverse, kOut ? 2 * kTileBytes : kTileBytes, full);
+    arch::load_bulk(&ring.factors[at.stage], &record.factors, sizeof(Factors), full);
   }
 }
 

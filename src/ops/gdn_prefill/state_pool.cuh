@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arch/registers.cuh"
+#include "arch/tma.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
 #include "ops/gdn_prefill/state_fragment.cuh"
 #include "problem/gdn_prefill.h"
@@ -45,6 +46,19 @@ __device__ __forceinline__ void load_initial(const PrefillProblem& p, int row,
   }
 #pragma unroll
   for (int i = 0; i < 64; ++i) S[i] = 0.0f;
+}
+
+// One half of an initial state that is one piece of memory, to L2. By one thread.
+__device__ __forceinline__ void prefetch_initial(const PrefillProblem& p, int row, int head,
+                                                 int half) {
+  if (!p.starts_from_pool(row)) return;
+  const std::int64_t slot = p.slots.read_slot(row);
+  if (slot == core::kNullSlot) return;
+  const std::int64_t size = p.initial.dtype == DType::kFloat32 ? 4 : 2;
+  const std::int64_t bytes = p.K * p.V * size / 2;
+  const std::int64_t at = slot * p.initial.slot_stride + head * p.initial.head_stride;
+  arch::prefetch_bulk(static_cast<const char*>(p.initial.data) + at * size + half * bytes,
+                      static_cast<std::uint32_t>(bytes));
 }
 
 template <bool AnyDims = false>

@@ -50,6 +50,16 @@ inline bool paired(const PoolView& pool) {
          pool.slot_stride % 2 == 0 && pool.head_stride % 2 == 0 && pool.v_stride % 2 == 0;
 }
 
+// Every state is one piece of memory that the copy engine takes.
+inline bool dense(const PoolView& pool, std::int64_t K, std::int64_t V) {
+  if (!pool.present()) return false;
+  const auto size = static_cast<std::int64_t>(size_of(pool.dtype));
+  const bool rows = pool.k_stride == 1 && pool.v_stride == K;
+  const bool columns = pool.v_stride == 1 && pool.k_stride == V;
+  return (rows || columns) && device::aligned(pool.data, 16) && pool.slot_stride * size % 16 == 0 &&
+         pool.head_stride * size % 16 == 0 && K * V * size % 32 == 0;
+}
+
 // Null when the copy engine and the kernels over tiles take the problem's tensors.
 inline const char* prefill_tiles_refuse(const PrefillProblem& p, const Context& context) {
   if (const char* reason = device::refuses_device(context)) return reason;
@@ -82,6 +92,7 @@ inline FusedArguments arguments(const PrefillProblem& p) {
   a.final_tiles = p.final.dtype == DType::kFloat32 && p.final.k_stride == 1 &&
                   device::refuses_tiles(final) == nullptr;
   if (a.final_tiles) a.maps.final = device::tensor_map(final);
+  a.dense_states = dense(p.initial, p.K, p.V);
   return a;
 }
 
