@@ -102,6 +102,12 @@ struct HeadWalk {
     const S* from = read();
     const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
+    const std::int64_t first = v0 * p.initial.v_stride;
+    const std::int64_t behind = v1 < p.V ? v1 * p.initial.v_stride : p.initial.head_stride;
+    if (Layout::rows_in_place(token, p.K, v1 - v0, from + first, to == nullptr ? to : to + first,
+                              stride, from + behind, v, o)) {
+      return;
+    }
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
       const std::int64_t offset = j * p.initial.v_stride;
       Layout::step(token, p.K, std::min(Layout::kGroup, v1 - j), from + offset, stride,

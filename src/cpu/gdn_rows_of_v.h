@@ -21,6 +21,12 @@ struct RowsOfV {
   static std::int64_t inner(std::int64_t, std::int64_t count) { return count; }
   static std::int64_t outer(std::int64_t K, std::int64_t) { return K; }
 
+  template <class S>
+  static bool rows_in_place(const Token&, std::int64_t, std::int64_t, const S*, S*, std::int64_t,
+                            const S*, const float*, float*) {
+    return false;
+  }
+
   // As RowsOfK::step, over `count` columns; `stride` is that of K.
   template <class S>
   static void step(const Token& t, std::int64_t K, std::int64_t count, const S* from,
