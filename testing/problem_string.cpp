@@ -243,6 +243,7 @@ constexpr Key kKeys[] = {
     choice<&S::gate, kGates>("gate", kGdn, "how the decay is given"),
     choice<&S::beta, kBetas>("beta", kGdn, "how the update strength is given"),
     choice<&S::norm, kSwitch>("norm", kGdn, "L2 norm of q and k"),
+    choice<&S::gated, kSwitch>("gated", kDecode | kMtp, "gated RMS norm of out, fused"),
     integer<&S::slots, Range{0, kMaxSlots}>("slots", kGdn | kConv,
                                             "size of the state pool; 0: as many as the rows need"),
     choice<&S::mode, kModes>("mode", kMtp, "which states are written"),

@@ -53,6 +53,7 @@ struct ProblemSpec {
   gdn::Gate::Kind gate = gdn::Gate::Kind::kRaw;
   gdn::Beta::Kind beta = gdn::Beta::Kind::kLogit;
   bool norm = true;        // L2 norm of q and k
+  bool gated = false;      // gated RMS norm of out, fused
   std::int64_t slots = 0;  // pool size; 0: as many as the rows need
   Mode mode = Mode::kFinal;
   std::int64_t width = 4;      // taps of a convolution

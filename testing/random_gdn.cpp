@@ -168,7 +168,7 @@ Call random_decode(CaseBuilder builder) {
   TokenTensors tokens{builder, {spec.b}, spec.hv, {}};
   tokens.set_qkv(p);
   tokens.set_gates(p.gate, p.beta);
-  if (builder.options().extras) tokens.set_norm(p.norm);
+  if (spec.gated || builder.options().extras) tokens.set_norm(p.norm);
   p.state = random_pool(builder, rows, spec.hv);
   builder.set_slots(p, rows);
   set_numbers(p, spec);
@@ -184,7 +184,7 @@ Call random_mtp(CaseBuilder builder) {
   TokenTensors tokens{builder, ragged ? Dims{rows.total} : Dims{spec.b, spec.t}, spec.hv, {}};
   tokens.set_qkv(p);
   tokens.set_gates(p.gate, p.beta);
-  if (builder.options().extras) tokens.set_norm(p.norm);
+  if (spec.gated || builder.options().extras) tokens.set_norm(p.norm);
   p.state = random_pool(builder, rows, spec.hv);
   if (ragged) builder.set_sequences(p, rows);
   builder.set_slots(p, rows);

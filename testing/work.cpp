@@ -32,8 +32,9 @@ Work gdn(const ProblemSpec& spec) {
   for (std::int64_t length : lengths) {
     if (spec.checkpoint != 0) states += static_cast<double>(length / spec.checkpoint);
   }
-  const double per_token = static_cast<double>((spec.hq + spec.hk) * spec.k + spec.hv * spec.v) +
-                           heads * static_cast<double>(spec.v);
+  const double out = heads * static_cast<double>(spec.v) * (spec.gated ? 2 : 1);  // as much z
+  const double per_token =
+      static_cast<double>((spec.hq + spec.hk) * spec.k + spec.hv * spec.v) + out;
   return {states * state * bytes_of(spec.state) + tokens * per_token * bytes_of(spec.io),
           kFlopsPerStateElement * tokens * state, chunk_products(spec)};
 }

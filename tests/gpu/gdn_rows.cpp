@@ -91,8 +91,26 @@ TEST_F(GpuRows, SmallAndLargeVariants) {
   }
 }
 
+// A head is a cluster; the row kernels take every call that is not the usual one.
+TEST_F(GpuRows, FusedNorm) {
+  CaseOptions slots;
+  slots.shuffled = slots.padding = true;
+  for (const char* state : {"f32", "bf16", "f16"}) {
+    for (const char* layout : {"vk", "kv"}) {
+      for (const char* dims : {"b=3", "b=20,io=f16", "b=3,v=64", "b=2,v=96"}) {
+        const std::string problem = std::string("gdn_decode:") + dims +
+                                    ",hq=4,hv=8,gated=1,state=" + state + ",layout=" + layout;
+        EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
+        check_all(problem, slots);
+      }
+    }
+  }
+}
+
 TEST_F(GpuRows, SameBitsEveryTime) {
   for (const std::string& operation : kOperations) check_repeats(operation + "hq=2,hv=4,seed=7");
+  check_repeats("gdn_decode:b=5,hq=2,hv=4,state=bf16,seed=7");
+  check_repeats("gdn_decode:b=5,hq=2,hv=4,gated=1,layout=kv,seed=7");
 }
 
 TEST_F(GpuRows, ACapturedGraphFollowsNewSlotsAndLengths) {

@@ -63,6 +63,7 @@ ProblemSpec random_spec(std::uint64_t seed) {
     spec.gate = static_cast<gdn::Gate::Kind>(draw.below(4));
     spec.beta = static_cast<gdn::Beta::Kind>(draw.below(3));
     spec.norm = draw.below(2) == 0;
+    if (has("gated")) spec.gated = draw.below(2) == 0;
   }
   if (has("slots") && draw.below(2) == 0) spec.slots = 16 + draw.below(100);
   if (has("mode")) spec.mode = draw.pick({Mode::kFinal, Mode::kAll, Mode::kAccepted});

@@ -42,11 +42,48 @@ std::int64_t line_stride(const DecodeProblem& p) {
   return p.layout == StateLayout::kVK ? p.initial.v_stride : p.initial.k_stride;
 }
 
+// The most elements of q or k that one access brings.
+std::int64_t widest_keys(const DecodeProblem& p) {
+  const auto chunk = 16 / static_cast<std::int64_t>(size_of(p.initial.dtype));
+  return p.layout == StateLayout::kVK ? std::max(chunk, p.K / 32) : 8;
+}
+
+bool has_wide_keys(const DecodeProblem& p) {
+  return device::aligned(p.q, widest_keys(p)) && device::aligned(p.k, widest_keys(p));
+}
+
+bool is_usual(const DecodeProblem& p) {
+  return has_usual_gates(p) && is_short(p.q, p) && is_short(p.k, p) && is_short(p.v, p) &&
+         is_short(p.out, p) && is_short(p.gate.value, p) && is_short(p.beta.value, p) && p.l2norm &&
+         (!p.slots.read.present() || p.slots.read.dtype == DType::kInt32) &&
+         !p.slots.read_columns.present() && !p.slots.write.present() && has_wide_keys(p) &&
+         (p.layout == StateLayout::kKV || line_stride(p) == p.K);
+}
+
+bool takes_gated(const DecodeProblem& p) {
+  return is_usual(p) && p.K == 128 && p.V <= kMaxGatedValues && p.q.dtype != DType::kFloat32 &&
+         p.norm.z.dtype == p.q.dtype && is_short(p.norm.z, p) && p.norm.weight.stride <= kMaxStride;
+}
+
+GatedArguments gated_arguments(const DecodeProblem& p) {
+  GatedArguments a{};
+  a.z = p.norm.z.data, a.weight = p.norm.weight.data;
+  a.z_stride = strides(p.norm.z);
+  a.weight_stride = static_cast<std::uint32_t>(p.norm.weight.stride);
+  a.weight_dtype = p.norm.weight.dtype;
+  a.silu = p.norm.gate == norm::Activation::kSilu;
+  a.eps = static_cast<float>(p.norm.eps);
+  a.inverse_values = 1.0f / static_cast<float>(p.V);
+  return a;
+}
+
 }  // namespace
 
 const char* decode_refuses(const DecodeProblem& p, const Context& context) {
   if (const char* reason = device::refuses_device(context)) return reason;
-  if (p.norm.present()) return "does not fuse the gated norm";
+  if (p.norm.present() && !takes_gated(p)) {
+    return "fuses the gated norm into the usual call with K = 128, V up to 128 and 16 bits";
+  }
   if (p.heads > kMaxFastHeads || p.sequences.rows > kMaxGrid)
     return "more heads or rows than a grid";
   if (!narrow(p.q) || !narrow(p.k) || !narrow(p.v) || !narrow(p.out) || !narrow(p.gate.value) ||
@@ -90,17 +127,9 @@ HostArguments decode_arguments(const DecodeProblem& p) {
   a.column_stride = static_cast<std::uint32_t>(p.slots.read_columns.stride);
   a.write_stride = static_cast<std::uint32_t>(p.slots.write.stride);
   a.table_columns = static_cast<std::int32_t>(p.slots.read.columns);
-  // The most elements of q or k that one access brings.
-  const auto chunk = 16 / static_cast<std::int64_t>(size_of(p.initial.dtype));
-  const std::int64_t keys = p.layout == StateLayout::kVK ? std::max(chunk, p.K / 32) : 8;
-  a.wide_keys = device::aligned(p.q, keys) && device::aligned(p.k, keys);
-  const bool usual = has_usual_gates(p) && is_short(p.q, p) && is_short(p.k, p) &&
-                     is_short(p.v, p) && is_short(p.out, p) && is_short(p.gate.value, p) &&
-                     is_short(p.beta.value, p) && p.l2norm &&
-                     (!p.slots.read.present() || p.slots.read.dtype == DType::kInt32) &&
-                     !p.slots.read_columns.present() && !p.slots.write.present() && a.wide_keys &&
-                     (p.layout == StateLayout::kKV || line_stride(p) == p.K);
-  return {a, usual};
+  a.wide_keys = has_wide_keys(p);
+  if (p.norm.present()) a.gated = gated_arguments(p);
+  return {a, is_usual(p)};
 }
 
 }  // namespace hyla::gdn

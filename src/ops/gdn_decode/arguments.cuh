@@ -15,6 +15,18 @@ struct RowHead {  // strides of [B, heads, ...] in elements
   std::uint32_t row = 0, head = 0;
 };
 
+// The fused gated norm of the output.
+inline constexpr int kMaxCluster = 8;  // CTAs of a head
+inline constexpr int kMaxGatedValues = 128;
+struct GatedArguments {
+  const void *z, *weight;
+  RowHead z_stride;
+  std::uint32_t weight_stride;
+  DType weight_dtype;
+  bool silu;  // else sigmoid
+  float eps, inverse_values;
+};
+
 // In the order in which the kernels need them: a grid that starts finds none of it in the constant
 // cache, which is filled line by line.
 struct DecodeArguments {
@@ -39,6 +51,7 @@ struct DecodeArguments {
   const void *read_columns, *write_slots;
   std::uint32_t read_column_stride, column_stride, write_stride;
   std::int32_t table_columns;
+  GatedArguments gated;
 };
 
 // Exact for heads and group sizes below 1024.

@@ -9,12 +9,14 @@
 #include "arch/grid_dependency.cuh"
 #include "arch/registers.cuh"
 #include "device/reduce.cuh"
+#include "ops/gdn_decode/gated_epilogue.cuh"
 #include "ops/gdn_decode/requests.cuh"
 #include "ops/gdn_decode/token_scalars.cuh"
 
 namespace hyla::gdn {
 
-template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, int Warps_>
+template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, int Warps_,
+          int Parts_ = 1, bool Gated_ = false>
 struct DecodeVkPolicy {
   using State = State_;
   using Io = Io_;
@@ -23,13 +25,23 @@ struct DecodeVkPolicy {
   static constexpr int kLoads = Loads_;  // 16-byte accesses in flight a thread
   static constexpr int kWarps = Warps_;  // that own rows
   static constexpr int kChunk = device::kPerChunk<State>;
-  static constexpr int kLanes = kK / kChunk < Lanes_ ? kK / kChunk : Lanes_;  // lanes across a row
-  static constexpr int kChunks = kK / (kChunk * kLanes);  // accesses of a lane in one row
+  static constexpr int kParts = Parts_;  // warps side by side along a row
+  static constexpr int kPart = kK / kParts;
+  static constexpr int kLanes = kPart / kChunk < Lanes_ ? kPart / kChunk : Lanes_;
+  static constexpr int kChunks = kPart / (kChunk * kLanes);  // accesses of a lane in one row
   static constexpr int kRowsPerLane = kLoads / kChunks;
   static constexpr int kRowsPerAccess = 32 / kLanes;
   static constexpr int kRows = kRowsPerLane * kRowsPerAccess;  // value rows a warp owns
-  static constexpr int kColumns = kChunk * kChunks;            // K elements a lane holds
+  static constexpr int kRowsOfCta = kRows * (kWarps / kParts);
+  static constexpr int kColumns = kChunk * kChunks;  // K elements a lane holds
+  static constexpr bool kGated = Gated_;             // gated_epilogue.cuh
   static_assert(kRowsPerLane <= kLanes && kRowsPerLane >= 1);
+  static_assert(kWarps % kParts == 0);
+
+  // A row's place in shared memory: that of the lane that adds it up.
+  static __device__ __forceinline__ int place(int warp, int group, int row) {
+    return (warp / kParts * kRowsPerAccess + group) * kRowsPerLane + row;
+  }
 };
 
 // A lane's elements of q or k, as they lie in memory: chunk c covers columns (c * kLanes + lane) *
@@ -90,26 +102,8 @@ struct VkRows {
       }
     }
   }
-  // This lane's part of the rows' dots with k and q.
-  __device__ __forceinline__ void dots(const float (&k)[P::kColumns], const float (&q)[P::kColumns],
-                                       float (&k_dot)[P::kRowsPerLane],
-                                       float (&q_dot)[P::kRowsPerLane]) const {
-#pragma unroll
-    for (int r = 0; r < P::kRowsPerLane; ++r) {
-      k_dot[r] = q_dot[r] = 0;
-#pragma unroll
-      for (int c = 0; c < P::kChunks; ++c) {
-        float s[P::kChunk];
-        chunks[r][c].unpack(s);
-#pragma unroll
-        for (int i = 0; i < P::kChunk; ++i) {
-          k_dot[r] += s[i] * k[c * P::kChunk + i];
-          q_dot[r] += s[i] * q[c * P::kChunk + i];
-        }
-      }
-    }
-  }
   // Row r becomes alpha S + step k in `to`.
+  template <bool Whole>
   __device__ __forceinline__ void update(int r, float alpha, float step,
                                          const float (&k)[P::kColumns], State* to,
                                          std::int64_t line_stride) {
@@ -120,19 +114,59 @@ struct VkRows {
 #pragma unroll
       for (int i = 0; i < P::kChunk; ++i) s[i] = alpha * s[i] + step * k[c * P::kChunk + i];
       chunks[r][c].pack(s);
-      chunks[r][c].store(to + place(r, c, line_stride));
+      if constexpr (Whole) {
+        store_whole(chunks[r][c], to + place(r, c, line_stride));
+      } else {
+        chunks[r][c].store(to + place(r, c, line_stride));
+      }
     }
   }
 };
 
-// What the warps of a CTA tell each other; a row's place is that of the lane that adds it up.
+// Sums over a group: lane l holds those of row l % kRowsPerLane.
+template <class P>
+struct RowSums {
+  float k, q;
+
+  __device__ __forceinline__ RowSums(const VkRows<P>& rows, const float (&key)[P::kColumns],
+                                     const float (&query)[P::kColumns]) {
+    float k_dot[P::kRowsPerLane], q_dot[P::kRowsPerLane];
+#pragma unroll
+    for (int r = 0; r < P::kRowsPerLane; ++r) {
+      k_dot[r] = q_dot[r] = 0;
+#pragma unroll
+      for (int c = 0; c < P::kChunks; ++c) {
+        float s[P::kChunk];
+        rows.chunks[r][c].unpack(s);
+#pragma unroll
+        for (int i = 0; i < P::kChunk; ++i) {
+          k_dot[r] += s[i] * key[c * P::kChunk + i];
+          q_dot[r] += s[i] * query[c * P::kChunk + i];
+        }
+      }
+    }
+    k = device::reduce_scatter<P::kLanes>(k_dot);
+    q = device::reduce_scatter<P::kLanes>(q_dot);
+  }
+};
+
+// What the warps of a CTA tell each other.
 template <class P>
 struct VkShared {
-  TokenScalars token;
-  alignas(16) float k_dot[P::kWarps][32 / P::kLanes][P::kRowsPerLane];
-  alignas(16) float q_dot[P::kWarps][32 / P::kLanes][P::kRowsPerLane];
-  alignas(16) float v[P::kWarps][32 / P::kLanes][P::kRowsPerLane];
+  alignas(16) float alpha, from_k;
+  alignas(16) float k_dot[P::kRowsOfCta][P::kParts];
+  alignas(16) float q_dot[P::kRowsOfCta][P::kParts];
+  alignas(16) float v[P::kRowsOfCta];  // times from_v
+  HeadValuesIf<P::kGated> head;
 };
+
+template <int N>
+__device__ __forceinline__ float sum_of(const float (&x)[N]) {
+  float sum = x[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) sum += x[i];
+  return sum;
+}
 
 // The warp that owns no rows: the token's scalars, v and o.
 template <class P>
@@ -140,8 +174,9 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
                                            int lane) {
   using Io = typename P::Io;
   constexpr Options O = P::kOptions;
-  constexpr int kRowsOfCta = P::kWarps * P::kRows, kOwn = (kRowsOfCta + 31) / 32;
+  constexpr int kRowsOfCta = P::kRowsOfCta, kOwn = (kRowsOfCta + 31) / 32;
   const std::uint32_t row = blockIdx.z, head = blockIdx.y;
+  GatedHeadIf<P::kGated, Io> gated(shared.head, static_cast<int>(gridDim.x) * kRowsOfCta, lane);
   arch::wait_for_previous_grid();
   const auto value_of = [&](int i) {  // the value row of place i
     const int place = lane + 32 * i, in_warp = place % P::kRows;
@@ -156,25 +191,34 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
       v_bits[i] = static_cast<const Io*>(a.v)[at<O>(a.v_stride, row, head) + value_of(i)];
     }
   }
+  if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
   const TokenScalars token = make_scalars<O, Io, P::kK>(a, row, head, key_head_of(a, head), lane);
+  const StepFactors factors(token);
   float v[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    v[i] = device::to_float(v_bits[i]);
-    if (lane + 32 * i < kRowsOfCta) (&shared.v[0][0][0])[lane + 32 * i] = v[i];
+    v[i] = factors.from_v * device::to_float(v_bits[i]);
+    if (lane + 32 * i < kRowsOfCta) shared.v[lane + 32 * i] = v[i];
   }
-  if (lane == 0) shared.token = token;
+  if (lane == 0) shared.alpha = factors.alpha, shared.from_k = factors.from_k;
   __syncthreads();
   if (is_null<O>(a, slot)) return;
+  wait_for_head<P::kGated>();
+  Io* out = static_cast<Io*>(a.out) + at<O>(a.out_stride, row, head);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     if (lane + 32 * i >= kRowsOfCta) continue;
-    const float kS = (&shared.k_dot[0][0][0])[lane + 32 * i];
-    const float qS = (&shared.q_dot[0][0][0])[lane + 32 * i];
-    const float step = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
-    static_cast<Io*>(a.out)[at<O>(a.out_stride, row, head) + value_of(i)] =
-        device::from_float<Io>(token.q_factor * (qS * token.alpha + token.qk * step));
+    const float kS = sum_of(shared.k_dot[lane + 32 * i]);
+    const float qS = sum_of(shared.q_dot[lane + 32 * i]);
+    const float step = v[i] - factors.from_k * kS;
+    const float o = token.q_factor * (qS * token.alpha + token.qk * step);
+    if constexpr (P::kGated) {
+      gated.send(value_of(i), o);
+    } else {
+      out[value_of(i)] = device::from_float<Io>(o);
+    }
   }
+  if constexpr (P::kGated) gated.write(a.gated, out);
 }
 
 // What a warp with rows asks the memory for, in the best order: the state takes longest, so it
@@ -201,21 +245,22 @@ struct VkRequests {
   __device__ __forceinline__ void send(const DecodeArguments& a, int warp, int lane, More more) {
     lane_in_row = lane % P::kLanes, group = lane / P::kLanes;
     row = blockIdx.z, head = blockIdx.y;
-    first_value = (static_cast<int>(blockIdx.x) * P::kWarps + warp) * P::kRows;
+    first_value = static_cast<int>(blockIdx.x) * P::kRowsOfCta + warp / P::kParts * P::kRows;
+    const int first_key = P::kParts == 1 ? 0 : warp % P::kParts * P::kPart;
     line_stride = O == Options::kUsual ? P::kK : a.line_stride;
     arch::wait_for_previous_grid();
     arch::let_next_grid_start();
     const bool indirect = a.read_slots != nullptr;
     slot = read_slot<O>(a, row);
     offset = head * static_cast<std::int64_t>(a.head_stride) + (first_value + group) * line_stride +
-             lane_in_row * P::kChunk;
+             first_key + lane_in_row * P::kChunk;
     rows.load_if(!indirect && !is_null<O>(a, row), in_slot(a, row), line_stride);
     __syncwarp();  // ptxas moves no load across
     const std::uint32_t key_head = key_head_of(a, head);
-    k_bits.load(static_cast<const Io*>(a.k) + at<O>(a.k_stride, row, key_head), a.wide_keys,
-                lane_in_row);
-    q_bits.load(static_cast<const Io*>(a.q) + at<O>(a.q_stride, row, key_head), a.wide_keys,
-                lane_in_row);
+    const Io* k = static_cast<const Io*>(a.k) + at<O>(a.k_stride, row, key_head) + first_key;
+    const Io* q = static_cast<const Io*>(a.q) + at<O>(a.q_stride, row, key_head) + first_key;
+    k_bits.load(k, a.wide_keys, lane_in_row);
+    q_bits.load(q, a.wide_keys, lane_in_row);
     more(*this);
     __syncwarp();
     padding = is_null<O>(a, slot);
@@ -223,7 +268,7 @@ struct VkRequests {
   }
 };
 
-// q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, V, K]; grid (V / (kRows * kWarps), HV, B)
+// q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, V, K]; grid (V / kRowsOfCta, HV, B)
 template <class P>
 __global__ void __launch_bounds__(32 * (P::kWarps + 1))
     decode_vk_served(const __grid_constant__ DecodeArguments a) {
@@ -236,30 +281,28 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1))
   }
   VkRequests<P> own;
   own.send(a, warp, lane, [](const auto&) {});
+  arrive_for_head<P::kGated>();
   const Slot<O> write = write_slot<O>(a, own.row, own.slot);
   float q[P::kColumns], k[P::kColumns];
   own.k_bits.unpack(k);
   own.q_bits.unpack(q);
-  float k_dot[P::kRowsPerLane], q_dot[P::kRowsPerLane];
-  own.rows.dots(k, q, k_dot, q_dot);
-  const float kS = device::reduce_scatter<P::kLanes>(k_dot);
-  const float qS = device::reduce_scatter<P::kLanes>(q_dot);
+  const RowSums<P> sums(own.rows, k, q);
   if (own.lane_in_row < P::kRowsPerLane) {
-    shared.k_dot[warp][own.group][own.lane_in_row] = kS;
-    shared.q_dot[warp][own.group][own.lane_in_row] = qS;
+    const int place = P::place(warp, own.group, own.lane_in_row);
+    shared.k_dot[place][warp % P::kParts] = sums.k;
+    shared.q_dot[place][warp % P::kParts] = sums.q;
   }
   __syncthreads();
+  wait_for_head<P::kGated>();
   if (own.padding) return;  // the whole grid row
   if (O == Options::kAny && is_null<O>(a, write)) return;
-  const TokenScalars token = shared.token;
-  const float from_v = token.k_factor * token.beta;
-  const float from_k = from_v * token.k_factor * token.alpha;
+  const float alpha = shared.alpha, from_k = shared.from_k;
   auto* to = own.in_slot(a, write);
 #pragma unroll
   for (int r = 0; r < P::kRowsPerLane; ++r) {
-    const float step =
-        from_v * shared.v[warp][own.group][r] - from_k * shared.k_dot[warp][own.group][r];
-    own.rows.update(r, token.alpha, step, k, to, own.line_stride);
+    const int place = P::place(warp, own.group, r);
+    const float step = shared.v[place] - from_k * sum_of(shared.k_dot[place]);
+    own.rows.template update<true>(r, alpha, step, k, to, own.line_stride);
   }
 }
 
@@ -276,7 +319,6 @@ __global__ void __launch_bounds__(32 * P::kWarps)
   int own_row;
   own.send(a, warp, lane, [&](const VkRequests<P>& r) {
     gates = load_gates<O, Io>(a, r.row, r.head);
-    // After the sums below lane l holds row l % kRowsPerLane of its group.
     own_row = r.first_value + r.lane_in_row % P::kRowsPerLane * P::kRowsPerAccess + r.group;
     v_bits = static_cast<const Io*>(a.v)[at<O>(a.v_stride, r.row, r.head) + own_row];
   });
@@ -286,22 +328,19 @@ __global__ void __launch_bounds__(32 * P::kWarps)
   own.k_bits.unpack(k);
   own.q_bits.unpack(q);
   const TokenScalars token = make_scalars<O, Io, P::kLanes>(a, gates, k, q);
-  float k_dot[P::kRowsPerLane], q_dot[P::kRowsPerLane];
-  own.rows.dots(k, q, k_dot, q_dot);
-  const float kS = device::reduce_scatter<P::kLanes>(k_dot);
-  const float qS = device::reduce_scatter<P::kLanes>(q_dot);
-  const float v = device::to_float(v_bits);
-  const float step = token.k_factor * token.beta * (v - kS * (token.k_factor * token.alpha));
+  const StepFactors factors(token);
+  const RowSums<P> sums(own.rows, k, q);
+  const float step = factors.from_v * device::to_float(v_bits) - factors.from_k * sums.k;
   if (own.lane_in_row < P::kRowsPerLane) {
     static_cast<Io*>(a.out)[at<O>(a.out_stride, own.row, own.head) + own_row] =
-        device::from_float<Io>(token.q_factor * (qS * token.alpha + token.qk * step));
+        device::from_float<Io>(token.q_factor * (sums.q * token.alpha + token.qk * step));
   }
   if (O == Options::kAny && is_null<O>(a, write)) return;
   auto* to = own.in_slot(a, write);
 #pragma unroll
   for (int r = 0; r < P::kRowsPerLane; ++r) {
     const float d = __shfl_sync(device::kFullWarp, step, own.group * P::kLanes + r);
-    own.rows.update(r, token.alpha, d, k, to, own.line_stride);
+    own.rows.template update<false>(r, token.alpha, d, k, to, own.line_stride);
   }
 }
 

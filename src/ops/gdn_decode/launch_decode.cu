@@ -9,8 +9,15 @@ namespace {
 DecodeLaunch select(const DecodeProblem& p, bool usual, bool invariant) {
   const DType state = p.initial.dtype;
   const auto size = static_cast<std::int64_t>(size_of(state));
-  const DecodeChoice choice{p.q.dtype, p.K,       p.V,
-                            usual,     invariant, p.sequences.rows * p.heads * p.K * p.V * size};
+  const DecodeChoice choice{
+      .io = p.q.dtype,
+      .K = p.K,
+      .V = p.V,
+      .usual = usual,
+      .invariant = invariant,
+      .gated = p.norm.present(),
+      .state_bytes = p.sequences.rows * p.heads * p.K * p.V * size,
+  };
   if (p.layout == StateLayout::kVK) {
     if (state == DType::kFloat32) return select_vk_f32(choice);
     return state == DType::kBFloat16 ? select_vk_bf16(choice) : select_vk_f16(choice);
@@ -43,6 +50,7 @@ void launch_decode(const DecodeProblem& p, const Workspace&, const Context& cont
   shape.grid = dim3(static_cast<unsigned>(p.V / launch.values), static_cast<unsigned>(p.heads),
                     static_cast<unsigned>(p.sequences.rows));
   shape.block = dim3(static_cast<unsigned>(launch.threads));
+  if (p.norm.present()) shape.cluster = shape.grid.x;
   device::launch(launch.kernel, shape, arguments.device, context);
 }
 

@@ -16,26 +16,47 @@ struct DecodeVariant {
   // kVK: a warp without rows serves the others; else each does everything for itself. kKV: it sums
   // the columns for them, behind a second barrier; else each does.
   bool served = false;
+  int parts = 1;  // kVK: warps side by side along a row
 };
 
 // Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
 // the memory is asked.
-using DecodeVariants = std::array<DecodeVariant, 3>;
+using DecodeVariants = std::array<DecodeVariant, 5>;
 
 inline constexpr std::int64_t kMiB = 1 << 20, kAnyBytes = std::int64_t{1} << 62;
 
 constexpr DecodeVariants vk_variants(std::size_t element_bytes) {
   if (element_bytes == 4) {
-    return {{{4 * kMiB, 2, 32, 4, true}, {8 * kMiB, 4, 32, 8, true}, {kAnyBytes, 8, 16, 1}}};
+    constexpr DecodeVariant kMany{kAnyBytes, 8, 16, 1};
+    return {{{4 * kMiB, 2, 32, 4, true}, {8 * kMiB, 4, 32, 8, true}, kMany, kMany, kMany}};
   }
-  return {{{4 * kMiB, 2, 16, 4, true}, {8 * kMiB, 4, 16, 2}, {kAnyBytes, 4, 8, 2, true}}};
+  return {{{2 * kMiB, 1, 16, 8, true, 4},
+           {4 * kMiB, 2, 16, 8, true, 4},
+           {8 * kMiB, 4, 16, 4},
+           {32 * kMiB, 4, 16, 4, true},
+           {kAnyBytes, 4, 16, 2, true}}};
 }
 
 constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
+  constexpr DecodeVariant kMany{kAnyBytes, 8, 16, 0, true};
   if (element_bytes == 4) {
-    return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, {kAnyBytes, 8, 16, 0, true}}};
+    return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, kMany, kMany, kMany}};
   }
-  return {{{4 * kMiB, 4, 4, 0, true}, {32 * kMiB, 4, 8, 0, true}, {kAnyBytes, 8, 16, 0, true}}};
+  return {{{4 * kMiB, 4, 4, 0, true}, {32 * kMiB, 4, 8, 0, true}, kMany, kMany, kMany}};
+}
+
+// With the fused norm the values of a head are one CTA, or a cluster of at most kMaxCluster. kVK:
+// all are served.
+using GatedVariants = std::array<DecodeVariant, 2>;
+
+constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
+  if (element_bytes == 4) return {{{8 * kMiB, 2, 32, 8, true}, {kAnyBytes, 8, 32, 4, true}}};
+  return {{{4 * kMiB, 2, 16, 4, true}, {kAnyBytes, 4, 16, 4, true}}};
+}
+
+constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
+  if (element_bytes == 4) return {{{8 * kMiB, 4, 4}, {kAnyBytes, 8, 16, 0, true}}};
+  return {{{4 * kMiB, 4, 4, 0, true}, {kAnyBytes, 4, 8, 0, true}}};
 }
 
 }  // namespace hyla::gdn

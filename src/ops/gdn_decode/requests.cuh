@@ -24,4 +24,17 @@ __device__ __forceinline__ void load_or_keep(device::Pack<T, Count>& pack, bool 
   }
 }
 
+// 16-byte accesses. The compiler was seen to break one of several plain ones into words.
+template <class T, int Count>
+__device__ __forceinline__ void store_whole(const device::Pack<T, Count>& pack, void* to) {
+  static_assert(device::Pack<T, Count>::kBytes % 16 == 0);
+#pragma unroll
+  for (int i = 0; i < device::Pack<T, Count>::kWords; i += 4) {
+    asm volatile(
+        "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(static_cast<std::uint32_t*>(to) + i),
+        "r"(pack.words[i]), "r"(pack.words[i + 1]), "r"(pack.words[i + 2]), "r"(pack.words[i + 3])
+        : "memory");
+  }
+}
+
 }  // namespace hyla::gdn

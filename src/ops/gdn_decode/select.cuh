@@ -14,6 +14,7 @@ struct DecodeChoice {
   std::int64_t K, V;
   bool usual;      // Options::kUsual applies
   bool invariant;  // the choice must not depend on the rows
+  bool gated;      // the fused norm; usual, K = 128, q, k, v in 16 bits
   std::int64_t state_bytes;
 };
 
@@ -23,16 +24,18 @@ struct DecodeLaunch {
   int threads = 0;
 };
 
-template <class State>
+template <class State_>
 struct VkKernels {
+  using State = State_;
   static constexpr DecodeVariants kVariants = vk_variants(sizeof(State));
-  static constexpr int kFallback = 2;
-  template <class Io, Options O, int K, int I>
+  static constexpr GatedVariants kGated = vk_gated_variants(sizeof(State));
+  static constexpr int kFallback = 4;
+  template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
-    constexpr DecodeVariant kVariant = kVariants[I];
-    using P = DecodeVkPolicy<State, Io, O, K, kVariant.loads, kVariant.lanes, kVariant.warps>;
-    constexpr int kValues = P::kRows * P::kWarps;
-    if constexpr (kVariant.served) {
+    using P = DecodeVkPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.warps,
+                             Variant.parts, Gated>;
+    constexpr int kValues = P::kRowsOfCta;
+    if constexpr (Variant.served) {
       return {decode_vk_served<P>, kValues, 32 * (P::kWarps + 1)};
     } else {
       return {decode_vk<P>, kValues, 32 * P::kWarps};
@@ -40,36 +43,55 @@ struct VkKernels {
   }
 };
 
-template <class State>
+template <class State_>
 struct KvKernels {
+  using State = State_;
   static constexpr DecodeVariants kVariants = kv_variants(sizeof(State));
-  static constexpr int kFallback = sizeof(State) == 4 ? 2 : 1;
-  template <class Io, Options O, int K, int I>
+  static constexpr GatedVariants kGated = kv_gated_variants(sizeof(State));
+  static constexpr int kFallback = sizeof(State) == 4 ? 4 : 1;
+  template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
-    constexpr DecodeVariant kVariant = kVariants[I];
-    using P = DecodeKvPolicy<State, Io, O, K, kVariant.loads, kVariant.lanes, kVariant.served>;
+    using P = DecodeKvPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.served, Gated>;
     return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1)};
   }
 };
 
-// Calls that are not usual or must be invariant, and values that do not fill a CTA of the best
-// variant, take the one that is right for everything.
+// The fused norm: a head is a cluster.
+template <class Kernels, class Io>
+DecodeLaunch select_gated(const DecodeChoice& c) {
+  constexpr GatedVariants kGated = Kernels::kGated;
+  const auto few = Kernels::template launch<Io, Options::kUsual, 128, kGated[0], true>();
+  const bool fits = c.V % few.values == 0 && c.V / few.values <= kMaxCluster;
+  if (!c.invariant && c.state_bytes <= kGated[0].most_bytes && fits) return few;
+  return Kernels::template launch<Io, Options::kUsual, 128, kGated[1], true>();
+}
+
+// Calls that are not usual or must be invariant, values that do not fill a CTA of the best variant,
+// and 16-bit states beside q, k, v of another type take the one that is right for everything.
 template <class Kernels>
 DecodeLaunch select_decode(const DecodeChoice& c) {
   return device::with_float_type(c.io, [&]<class Io>() {
+    if constexpr (sizeof(Io) == 2) {
+      if (c.gated) return select_gated<Kernels, Io>(c);
+    }
     return device::with_key_dim(c.K, [&]<int K>() {
       constexpr DecodeVariants kVariants = Kernels::kVariants;
-      if (!c.usual) return Kernels::template launch<Io, Options::kAny, K, Kernels::kFallback>();
-      DecodeLaunch launch;
-      if (c.state_bytes <= kVariants[0].most_bytes) {
-        launch = Kernels::template launch<Io, Options::kUsual, K, 0>();
-      } else if (c.state_bytes <= kVariants[1].most_bytes) {
-        launch = Kernels::template launch<Io, Options::kUsual, K, 1>();
-      } else {
-        launch = Kernels::template launch<Io, Options::kUsual, K, 2>();
+      constexpr DecodeVariant kFallback = kVariants[Kernels::kFallback];
+      if (!c.usual) return Kernels::template launch<Io, Options::kAny, K, kFallback>();
+      const auto fallback = Kernels::template launch<Io, Options::kUsual, K, kFallback>();
+      using State = typename Kernels::State;
+      if constexpr (sizeof(State) == 4 || std::is_same_v<State, Io>) {
+        const DecodeLaunch launch = [&]<std::size_t... I>(std::index_sequence<I...>) {
+          DecodeLaunch first;
+          ((c.state_bytes <= kVariants[I].most_bytes &&
+            (first = Kernels::template launch<Io, Options::kUsual, K, kVariants[I]>(), true)) ||
+           ...);
+          return first;
+        }
+        (std::make_index_sequence<kVariants.size()>());
+        if (!c.invariant && c.V % launch.values == 0) return launch;
       }
-      if (!c.invariant && c.V % launch.values == 0) return launch;
-      return Kernels::template launch<Io, Options::kUsual, K, Kernels::kFallback>();
+      return fallback;
     });
   });
 }

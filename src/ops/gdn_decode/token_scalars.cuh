@@ -13,6 +13,16 @@ struct alignas(16) TokenScalars {
   float qk;                               // of the raw vectors
 };
 
+// What a value and a row's dots become: step = from_v v - from_k k.S makes S' = alpha S + step k.
+struct StepFactors {
+  float alpha, from_v, from_k;
+
+  explicit __device__ __forceinline__ StepFactors(const TokenScalars& token)
+      : alpha(token.alpha),
+        from_v(token.k_factor * token.beta),
+        from_k(from_v * (token.k_factor * token.alpha)) {}
+};
+
 // k and q are spread over groups of `Width` lanes.
 template <Options O, class Io, int Width, int N>
 __device__ __forceinline__ TokenScalars make_scalars(const DecodeArguments& a, const GateBits& bits,
@@ -59,12 +69,12 @@ __device__ __forceinline__ TokenScalars make_scalars(const DecodeArguments& a, s
                                                      std::uint32_t head, std::uint32_t key_head,
                                                      int lane) {
   constexpr int kOwn = K / 32;
+  const GateBits gates = load_gates<O, Io>(a, row, head);  // first: the longest way to go
   device::Pack<Io, kOwn> k_bits, q_bits;
   load_keys<O>(static_cast<const Io*>(a.k) + at<O>(a.k_stride, row, key_head) + lane * kOwn,
                a.wide_keys, k_bits);
   load_keys<O>(static_cast<const Io*>(a.q) + at<O>(a.q_stride, row, key_head) + lane * kOwn,
                a.wide_keys, q_bits);
-  const GateBits gates = load_gates<O, Io>(a, row, head);
   float k[kOwn], q[kOwn];
   k_bits.unpack(k);
   q_bits.unpack(q);

@@ -1,0 +1,42 @@
+// Clusters of CTAs: where one is, their barrier, and words sent into each other's shared memory.
+#pragma once
+
+#include "arch/mbarrier.cuh"
+
+namespace hyla::arch {
+
+__device__ __forceinline__ std::uint32_t cluster_rank() {
+  std::uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ __forceinline__ std::uint32_t cluster_size() {
+  std::uint32_t size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
+
+// Every thread of the cluster arrives, and waits before it arrives again.
+__device__ __forceinline__ void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// *to = value in the shared memory of CTA `rank`, where `barrier` then has four bytes more. Both
+// are named by their place in one's own.
+__device__ __forceinline__ void send(float* to, float value, Mbarrier& barrier,
+                                     std::uint32_t rank) {
+  asm volatile(
+      "{\n .reg .b32 place, bar;\n"
+      " mapa.shared::cluster.u32 place, %0, %3;\n mapa.shared::cluster.u32 bar, %2, %3;\n"
+      " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %1, [bar];\n}" ::
+          "r"(shared_address(to)),
+      "r"(__float_as_uint(value)), "r"(shared_address(&barrier)), "r"(rank)
+      : "memory");
+}
+
+}  // namespace hyla::arch

@@ -1,0 +1,104 @@
+// The fused gated norm: o * rsqrt(mean(o^2) + eps) * weight * activation(z) over the V values of a
+// head. They are one CTA or a cluster; every CTA sends its values to the first one and leaves.
+#pragma once
+
+#include <type_traits>
+
+#include "arch/cluster.cuh"
+#include "device/dtype.cuh"
+#include "device/reduce.cuh"
+#include "ops/gdn_decode/arguments.cuh"
+
+namespace hyla::gdn {
+
+struct HeadValues {
+  arch::Mbarrier all;
+  float o[kMaxGatedValues];
+};
+
+struct NoHeadValues {};
+template <bool Gated>
+using HeadValuesIf = std::conditional_t<Gated, HeadValues, NoHeadValues>;
+
+// What the other warps do for it: they arrive at the cluster's barrier early and wait late.
+template <bool Gated>
+__device__ __forceinline__ void arrive_for_head() {
+  if (Gated && gridDim.x > 1) arch::arrive_at_cluster();
+}
+template <bool Gated>
+__device__ __forceinline__ void wait_for_head() {
+  if (Gated && gridDim.x > 1) arch::wait_for_cluster();
+}
+
+// By the warp of a CTA that owns no part of the state.
+template <class Io>
+class GatedHead {
+ public:
+  // Before anything else.
+  __device__ __forceinline__ GatedHead(HeadValues& values, int V, int lane)
+      : values_(values), V_(V), lane_(lane), first_(blockIdx.x == 0) {
+    if (gridDim.x == 1) return;
+    if (first_ && lane == 0) {
+      arch::init(values.all, 1);
+      arch::fence_mbarrier_init();
+      arch::arrive_expecting(values.all, static_cast<std::uint32_t>(V) * sizeof(float));
+    }
+    __syncwarp();
+    arrive_for_head<true>();
+  }
+  __device__ __forceinline__ void load(const GatedArguments& a, std::int64_t z_offset) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int value = lane_ + 32 * i;
+      if (!first_ || value >= V_) continue;
+      z_[i] = static_cast<const Io*>(a.z)[z_offset + value];
+      weight_[i] = device::load_bits(a.weight, a.weight_dtype,
+                                     value * static_cast<std::int64_t>(a.weight_stride));
+    }
+  }
+  // Behind wait_for_head().
+  __device__ __forceinline__ void send(int value, float o) {
+    if (gridDim.x == 1) {
+      values_.o[value] = o;
+    } else {
+      arch::send(&values_.o[value], o, values_.all, 0);
+    }
+  }
+  // After the last.
+  __device__ __forceinline__ void write(const GatedArguments& a, Io* out) {
+    if (!first_) return;
+    __syncwarp();
+    if (gridDim.x > 1) arch::wait(values_.all, 0);
+    float o[kOwn], sum = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      o[i] = lane_ + 32 * i < V_ ? values_.o[lane_ + 32 * i] : 0.0f;
+      sum += o[i] * o[i];
+    }
+    const float factor = rsqrtf(device::sum_lanes<32>(sum) * a.inverse_values + a.eps);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (lane_ + 32 * i >= V_) continue;
+      const float z = device::to_float(z_[i]);
+      const float gate = gates::sigmoid(z) * (a.silu ? z : 1.0f);
+      out[lane_ + 32 * i] =
+          device::from_float<Io>(o[i] * factor * device::number(weight_[i], a.weight_dtype) * gate);
+    }
+  }
+
+ private:
+  static constexpr int kOwn = kMaxGatedValues / 32;
+  HeadValues& values_;
+  int V_, lane_;
+  bool first_;
+  Io z_[kOwn];
+  std::uint32_t weight_[kOwn];
+};
+
+struct NoGatedHead {
+  __device__ __forceinline__ NoGatedHead(const NoHeadValues&, int, int) {}
+};
+template <bool Gated, class Io>
+using GatedHeadIf = std::conditional_t<Gated, GatedHead<Io>, NoGatedHead>;
+
+}  // namespace hyla::gdn
