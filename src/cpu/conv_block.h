@@ -133,10 +133,42 @@ inline void zip_weights(ConvBlock& b) {
   }
 }
 
+// SiLUs of two tokens on their way to memory: they are divided while the next ones are made, which
+// keeps the divider busy.
+struct SilusBehind {
+  F x[4], y[4];
+  bfloat16 *first, *second;
+
+  // `nowhere`: room for two tokens.
+  explicit HYLA_INLINE SilusBehind(bfloat16* nowhere) : first(nowhere), second(nowhere + kZipped) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) x[i] = zero(), y[i] = set(1.0f);
+  }
+  HYLA_INLINE void divide() {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) x[i] = div(x[i], y[i]);
+  }
+  HYLA_INLINE void leave() const {
+    store_zipped(x[0], x[1], first);
+    store_zipped(x[2], x[3], second);
+  }
+  HYLA_INLINE void follow(F (&next)[4], bfloat16* to, std::int64_t stride) {
+    F below[4];
+    divide();
+    quick_denominators(next, below);
+    leave();
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) x[i] = next[i], y[i] = below[i];
+    first = to, second = to + stride;
+  }
+};
+
 // Four taps over four tokens that have three others before them in x. Returns the number of channels
 // done.
 inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int64_t x_stride,
                                 bfloat16* out, std::int64_t out_stride) {
+  alignas(64) bfloat16 nowhere[2 * kZipped];
+  SilusBehind behind(nowhere);
   std::int64_t c = 0;
   for (; c + kZipped <= b.count; c += kZipped) {
     P weight[2][2];  // [taps][lower, upper]
@@ -162,18 +194,25 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
       for (int i = 0; i < 2; ++i) {
         const int u = t + i;
         // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
-        __builtin_prefetch(x + (u + 4) * x_stride + c, 0, 3);
+        __builtin_prefetch(x + (u + 4) * x_stride + c, 0, 2);
         __builtin_prefetch(out + (u + 4) * out_stride + c, 1, 2);
         y[2 * i] =
             dot_pairs(dot_pairs(bias[0], lower[u], weight[0][0]), lower[u + 2], weight[1][0]);
         y[2 * i + 1] =
             dot_pairs(dot_pairs(bias[1], upper[u], weight[0][1]), upper[u + 2], weight[1][1]);
       }
-      if (b.silu) quick_silus(y);
-#pragma GCC unroll 4
-      for (int i = 0; i < 2; ++i)
-        store_zipped(y[2 * i], y[2 * i + 1], out + (t + i) * out_stride + c);
+      bfloat16* to = out + t * out_stride + c;
+      if (b.silu) {
+        behind.follow(y, to, out_stride);
+      } else {
+        store_zipped(y[0], y[1], to);
+        store_zipped(y[2], y[3], to + out_stride);
+      }
     }
+  }
+  if (b.silu) {
+    behind.divide();
+    behind.leave();
   }
   return c;
 }

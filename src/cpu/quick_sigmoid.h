@@ -18,9 +18,10 @@ HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
 // Of kCount vectors, step by step: a processor sees their independent chains side by side.
-template <bool kTimesX, int kCount>
-HYLA_INLINE void quick_sigmoids(F (&x)[kCount]) {
-  F u[kCount], r[kCount], y[kCount];
+// A sigmoid is 1 / y, a SiLU x / y; x may change where that does not show.
+template <int kCount>
+HYLA_INLINE void quick_denominators(F (&x)[kCount], F (&y)[kCount]) {
+  F u[kCount], r[kCount];
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) x[i] = max(set(-88.0f), x[i]);
 #pragma GCC unroll 8
@@ -41,6 +42,12 @@ HYLA_INLINE void quick_sigmoids(F (&x)[kCount]) {
   for (int i = 0; i < kCount; ++i) y[i] = fma(y[i], r[i], set(1.00000262f));
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) y[i] = add(set(1.0f), scale_by_floor(y[i], u[i]));
+}
+
+template <bool kTimesX, int kCount>
+HYLA_INLINE void quick_sigmoids(F (&x)[kCount]) {
+  F y[kCount];
+  quick_denominators(x, y);
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; ++i) x[i] = div(kTimesX ? x[i] : set(1.0f), y[i]);
 }
