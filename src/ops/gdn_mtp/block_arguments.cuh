@@ -63,12 +63,20 @@ struct MtpBlockArguments {
   bool l2norm, update_state;
   IndexArgument read_columns, cu_seqlens, starts, lengths;
   std::uint32_t columns;
+  std::uint32_t values;  // V
   NormView norm;
 };
 
+// Options::kAny: V need not be a multiple of what a CTA owns, but the rows of a warp are all there
+// or not at all.
+template <class P>
+__device__ __forceinline__ bool owns_rows(const MtpBlockArguments& a, int value) {
+  return P::kOptions == Options::kUsual || static_cast<std::uint32_t>(value) < a.values;
+}
+
 struct BlockSpan {
-  std::uint32_t begin, length, commit;  // the final state is the one after `commit` tokens
-  std::int64_t read, write;             // slots; write: negative for none
+  std::uint32_t begin, length;
+  std::uint32_t commit;  // the final state is the one after so many tokens
 };
 
 // Loads without a branch. Behind a branch the compiler reads what was loaded as a number at once,
@@ -81,23 +89,33 @@ __device__ __forceinline__ std::uint32_t load_word_if(bool condition, const void
   return word;
 }
 
+// The same of 16 bits.
 __device__ __forceinline__ std::uint32_t load_half_if(bool condition, const void* from) {
   std::uint32_t word = 0;
-  asm volatile(
-      "{\n .reg .pred p;\n .reg .u16 h;\n setp.ne.b32 p, %2, 0;\n mov.u16 h, 0;\n"
-      " @p ld.global.u16 h, [%1];\n cvt.u32.u16 %0, h;\n}"
-      : "=r"(word)
-      : "l"(from), "r"(static_cast<int>(condition)));
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n @p ld.global.u16 %0, [%1];\n}"
+               : "+r"(word)
+               : "l"(from), "r"(static_cast<int>(condition)));
   return word;
 }
 
-// Options::kUsual: the slot to read, asked for ahead of find_slots.
+// 32 bits where `wide`, else 16.
+__device__ __forceinline__ std::uint32_t load_bits_if(bool condition, bool wide, const void* from) {
+  std::uint32_t word = 0;
+  asm volatile(
+      "{\n .reg .pred p, q;\n setp.ne.b32 p, %2, 0;\n setp.ne.b32 q, %3, 0;\n"
+      " @p ld.global.u32 %0, [%1];\n @q ld.global.u16 %0, [%1];\n}"
+      : "+r"(word)
+      : "l"(from), "r"(static_cast<int>(condition && wide)),
+        "r"(static_cast<int>(condition && !wide)));
+  return word;
+}
+
+// Options::kUsual: an index of the row, asked for ahead of its use.
 template <Options O>
-__device__ __forceinline__ std::uint32_t ask_slot(const MtpBlockArguments& a, std::uint32_t row) {
+__device__ __forceinline__ std::uint32_t ask(const IndexArgument& index, std::uint32_t row) {
   if constexpr (O == Options::kAny) return 0;
-  return load_word_if(a.read_slots.present(),
-                      static_cast<const std::int32_t*>(a.read_slots.data) +
-                          row * static_cast<std::int64_t>(a.read_slots.stride));
+  return load_word_if(index.present(), static_cast<const std::int32_t*>(index.data) +
+                                           row * static_cast<std::int64_t>(index.stride));
 }
 
 template <Options O>
@@ -115,31 +133,47 @@ __device__ __forceinline__ void find_tokens(const MtpBlockArguments& a, std::uin
     span.length = clamped(length, a.tokens - span.begin);
   }
   span.commit = span.length;
-  if (a.commit_lengths.present()) span.commit = clamped(a.commit_lengths.at<O>(row), span.length);
+  if (O == Options::kAny && a.commit_lengths.present()) {
+    span.commit = clamped(a.commit_lengths.at<O>(row), span.length);
+  }
 }
 
-// False: the row is padding.
+// Options::kUsual: what was asked for is here.
+__device__ __forceinline__ std::uint32_t commit_of(const MtpBlockArguments& a,
+                                                   std::uint32_t asked) {
+  if (!a.commit_lengths.present()) return a.tokens;
+  const auto wanted = static_cast<std::int32_t>(asked);
+  return static_cast<std::uint32_t>(max(0, min(wanted, static_cast<std::int32_t>(a.tokens))));
+}
+
+__device__ __forceinline__ bool is_null(const MtpBlockArguments& a, std::int64_t slot) {
+  return slot < a.first_slot || slot < 0 || slot >= a.slots;
+}
+
 template <Options O>
-__device__ __forceinline__ bool find_slots(const MtpBlockArguments& a, std::uint32_t row,
-                                           std::uint32_t asked, BlockSpan& span) {
-  const auto is_null = [&](std::int64_t slot) {
-    return slot < a.first_slot || slot < 0 || slot >= a.slots;
-  };
-  std::int64_t slot = row;
-  if (a.read_slots.present()) {
-    std::uint32_t column = 0;
-    if (O == Options::kAny && a.read_columns.present()) {
-      const std::int64_t wanted = a.read_columns.at<O>(row);
-      column = static_cast<std::uint32_t>(
-          max(std::int64_t{0}, min(wanted, std::int64_t{a.columns} - 1)));
-    }
-    slot =
-        O == Options::kUsual ? static_cast<std::int32_t>(asked) : a.read_slots.at<O>(row, column);
+__device__ __forceinline__ std::int64_t read_slot(const MtpBlockArguments& a, std::uint32_t row,
+                                                  std::uint32_t asked) {
+  if (!a.read_slots.present()) return row;
+  if constexpr (O == Options::kUsual) return static_cast<std::int32_t>(asked);
+  std::uint32_t column = 0;
+  if (a.read_columns.present()) {
+    const std::int64_t wanted = a.read_columns.at<O>(row);
+    column =
+        static_cast<std::uint32_t>(max(std::int64_t{0}, min(wanted, std::int64_t{a.columns} - 1)));
   }
-  span.read = slot;
-  span.write = a.write_slots.present() ? a.write_slots.at<O>(row) : slot;
-  if (is_null(span.write) || (O == Options::kAny && !a.update_state)) span.write = -1;
-  return !is_null(slot);
+  return a.read_slots.at<O>(row, column);
+}
+
+// Negative: none.
+template <Options O>
+__device__ __forceinline__ std::int64_t write_slot(const MtpBlockArguments& a, std::uint32_t row,
+                                                   std::uint32_t asked, std::int64_t read) {
+  if (O == Options::kAny && !a.update_state) return -1;
+  std::int64_t slot = read;
+  if (a.write_slots.present()) {
+    slot = O == Options::kUsual ? static_cast<std::int32_t>(asked) : a.write_slots.at<O>(row);
+  }
+  return is_null(a, slot) ? -1 : slot;
 }
 
 }  // namespace hyla::gdn

@@ -1,6 +1,7 @@
 // Gates, norms and the products of the keys of a block, by one warp.
 #pragma once
 
+#include "arch/cp_async.cuh"
 #include "arch/matrix.cuh"
 #include "arch/mma.cuh"
 #include "device/reduce.cuh"
@@ -24,33 +25,63 @@ __device__ __forceinline__ std::uint32_t word_of(const uint4& x, int i) {
   return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-// A lane's 16-bit k and q of token g, columns 32 j + 8 t + 0..7 for all j or for half of them. Zero
-// past the end of the row.
+// The lane's columns of step j, of token g; which: k or q.
+template <class P>
+__device__ __forceinline__ uint4 key_words(const BlockKeys<P, true>& keys, int which, int j,
+                                           int lane) {
+  return keys.words[which][j][lane];
+}
+
+template <class P>
+__device__ __forceinline__ uint4 key_words(const BlockKeys<P, false>& keys, int which, int j,
+                                           int lane) {
+  constexpr int kBytes = sizeof(typename P::Io);
+  const unsigned char* token = keys.bytes[which][lane >> 2];
+  if constexpr (!P::kApart) {
+    return *reinterpret_cast<const uint4*>(token + (32 * j + 8 * (lane & 3)) * kBytes);
+  }
+  const unsigned char* at = token + (32 * j + 4 * (lane & 3)) * kBytes;
+  const uint2 low = *reinterpret_cast<const uint2*>(at);
+  const uint2 high = *reinterpret_cast<const uint2*>(at + 16 * kBytes);
+  return make_uint4(low.x, low.y, high.x, high.y);
+}
+
+__device__ __forceinline__ uint4 turned(const uint4& words) {
+  return make_uint4(arch::transpose_matrix(words.x), arch::transpose_matrix(words.y),
+                    arch::transpose_matrix(words.z), arch::transpose_matrix(words.w));
+}
+
+// A row of one block: a lane's k and q, for all steps or for half of them. Zero past the end of the
+// row. Warp 0 makes the coefficients of all steps, two others hand on the keys.
 template <class P>
 struct KeyFragments {
   uint4 k[P::kSteps], q[P::kSteps];
 
-  // Warp 0 makes the coefficients of all steps; of the others some hand on the keys.
-  static constexpr int kSharers = P::kWarps == 2 ? 1 : 2;
-  static constexpr int kShare = P::kSteps / kSharers;
+  static constexpr int kSharers = 2, kShare = P::kSteps / kSharers;
 
   __device__ __forceinline__ void load(const MtpBlockArguments& a, std::uint32_t row,
-                                       std::uint32_t first, std::uint32_t tokens,
-                                       std::uint32_t key_head, int warp, int lane) {
+                                       std::uint32_t head, std::uint32_t tokens, int warp,
+                                       int lane) {
     using Io = typename P::Io;
     if (warp > kSharers) return;
+    const auto key_head = static_cast<std::uint32_t>(a.group(static_cast<int>(head)));
     const std::uint32_t token = lane >> 2;
-    const int column = 8 * (lane & 3) + (warp == 0 ? 0 : 32 * kShare * (warp - 1));
-    const Io* from_k =
-        static_cast<const Io*>(a.k) + at(a.k_stride, row, first + token, key_head) + column;
-    const Io* from_q =
-        static_cast<const Io*>(a.q) + at(a.q_stride, row, first + token, key_head) + column;
+    const int column =
+        (P::kApart ? 4 : 8) * (lane & 3) + (warp == 0 ? 0 : 32 * kShare * (warp - 1));
+    const Io* from_k = static_cast<const Io*>(a.k) + at(a.k_stride, row, token, key_head) + column;
+    const Io* from_q = static_cast<const Io*>(a.q) + at(a.q_stride, row, token, key_head) + column;
+    const auto load_step = [](const Io* from) {
+      if constexpr (!P::kApart) return *reinterpret_cast<const uint4*>(from);
+      const uint2 low = *reinterpret_cast<const uint2*>(from);
+      const uint2 high = *reinterpret_cast<const uint2*>(from + 16);
+      return make_uint4(low.x, low.y, high.x, high.y);
+    };
 #pragma unroll
     for (int j = 0; j < P::kSteps; ++j) {
       k[j] = q[j] = make_uint4(0, 0, 0, 0);
       if (token < tokens && (j < kShare || warp == 0)) {
-        k[j] = *reinterpret_cast<const uint4*>(from_k + 32 * j);
-        q[j] = *reinterpret_cast<const uint4*>(from_q + 32 * j);
+        k[j] = load_step(from_k + 32 * j);
+        q[j] = load_step(from_q + 32 * j);
       }
     }
   }
@@ -60,14 +91,67 @@ struct KeyFragments {
     const int first = kShare * (warp - 1);
 #pragma unroll
     for (int j = 0; j < kShare; ++j) {
-      shared.keys[first + j][0][lane] = make_uint4(k[j].x, q[j].x, k[j].y, q[j].y);
-      shared.keys[first + j][1][lane] = make_uint4(k[j].z, q[j].z, k[j].w, q[j].w);
-      shared.turned[first + j][lane] =
-          make_uint4(arch::transpose_matrix(k[j].x), arch::transpose_matrix(k[j].y),
-                     arch::transpose_matrix(k[j].z), arch::transpose_matrix(k[j].w));
+      shared.keys[0].words[0][first + j][lane] = k[j];
+      shared.keys[0].words[1][first + j][lane] = q[j];
+      shared.turned[first + j][lane] = turned(k[j]);
     }
   }
 };
+
+// The keys of a longer row: 16 bytes of k and of q a thread.
+template <class P>
+struct KeyChunks {
+  using Io = typename P::Io;
+  static constexpr int kChunk = 8, kChunks = P::kK / kChunk;
+  static_assert(P::kTokens * kChunks == P::kWarps * 32);
+  uint4 k, q;
+
+  static const __device__ __forceinline__ Io* place(const void* data, const TokenStrides& stride,
+                                                    std::uint32_t row, std::uint32_t head,
+                                                    std::uint32_t token, int thread) {
+    return static_cast<const Io*>(data) + at(stride, row, token, head) + thread % kChunks * kChunk;
+  }
+  static __device__ __forceinline__ unsigned char* place(BlockKeys<P, false>& keys, int which,
+                                                         int thread) {
+    return &keys.bytes[which][thread / kChunks][thread % kChunks * kChunk * sizeof(Io)];
+  }
+  // The first block's pass through registers: copies without them made a row of one block slower
+  // by a sixth.
+  __device__ __forceinline__ void load(const MtpBlockArguments& a, std::uint32_t row,
+                                       std::uint32_t head, std::uint32_t first,
+                                       std::uint32_t tokens, int thread) {
+    const auto key_head = static_cast<std::uint32_t>(a.group(static_cast<int>(head)));
+    const std::uint32_t token = thread / kChunks;
+    k = q = make_uint4(0, 0, 0, 0);
+    if (token < tokens) {
+      k = *reinterpret_cast<const uint4*>(
+          place(a.k, a.k_stride, row, key_head, first + token, thread));
+      q = *reinterpret_cast<const uint4*>(
+          place(a.q, a.q_stride, row, key_head, first + token, thread));
+    }
+  }
+  __device__ __forceinline__ void share(int thread, BlockKeys<P, false>& to) const {
+    *reinterpret_cast<uint4*>(place(to, 0, thread)) = k;
+    *reinterpret_cast<uint4*>(place(to, 1, thread)) = q;
+  }
+};
+
+// Those of the next block come while this one is worked on. Zero past the end of the row.
+template <class P>
+__device__ __forceinline__ void start_keys(const MtpBlockArguments& a, std::uint32_t row,
+                                           std::uint32_t head, std::uint32_t first,
+                                           std::uint32_t tokens, int thread,
+                                           BlockKeys<P, false>& to) {
+  using Chunks = KeyChunks<P>;
+  const auto key_head = static_cast<std::uint32_t>(a.group(static_cast<int>(head)));
+  const std::uint32_t own = thread / Chunks::kChunks, token = own < tokens ? first + own : first;
+  const int bytes = own < tokens ? 16 : 0;
+  arch::copy_16(arch::shared_address(Chunks::place(to, 0, thread)),
+                Chunks::place(a.k, a.k_stride, row, key_head, token, thread), bytes);
+  arch::copy_16(arch::shared_address(Chunks::place(to, 1, thread)),
+                Chunks::place(a.q, a.q_stride, row, key_head, token, thread), bytes);
+  arch::commit_copies();
+}
 
 // Rows of `solved` and `output` hold, to begin with, what token i takes from the y of tokens before
 // it (with the other sign) and what o(i) takes from them. b instead of y: times the inverse of the
@@ -99,15 +183,15 @@ __device__ __forceinline__ void invert(MtpCoefficients& c, int lane) {
 }
 
 // The first `applied` of the block's `tokens` reach the state that is kept. alpha and beta are
-// those of token lane % kTokens, 1 and 0 past the end of the row. With r the factor of the L2 norm,
+// those of token lane % kTokens, 1 and 0 past the end of the row; keys(0, j) and keys(1, j) are the
+// lane's words of k and q. With r the factor of the L2 norm,
 // E(i) the decay up to token i and G(i, j) that after token j up to i:
 //   y(i) = r beta v(i) - r^2 beta E(i) k(i).S - sum over j < i of r^2 beta G(i, j) k(i).k(j) y(j)
 //   o(i) = r_q E(i) q(i).S + sum over j <= i of r_q G(i, j) q(i).k(j) y(j)
-template <class P>
-__device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a,
-                                                  const KeyFragments<P>& keys, float alpha,
-                                                  float beta, int tokens, int applied, int lane,
-                                                  MtpCoefficients& to) {
+template <class P, class Keys>
+__device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a, Keys keys,
+                                                  float alpha, float beta, int tokens, int applied,
+                                                  int lane, MtpCoefficients& to) {
   using Io = typename P::Io;
   constexpr int kTokens = P::kTokens;
   const int g = lane >> 2, t = lane & 3, own = lane % kTokens;
@@ -115,7 +199,7 @@ __device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a,
   float kk[2][4] = {}, kq[2][4] = {};
 #pragma unroll
   for (int j = 0; j < P::kSteps; ++j) {
-    const uint4 k = keys.k[j], q = keys.q[j];
+    const uint4 k = keys(0, j), q = keys(1, j);
     const std::uint32_t k0[] = {k.x, 0, k.y, 0}, k1[] = {k.z, 0, k.w, 0};
     const std::uint32_t kq0[] = {k.x, q.x, k.y, q.y}, kq1[] = {k.z, q.z, k.w, q.w};
     arch::mma_16x8x16<Io>(kk[0], k0, k.x, k.y);

@@ -8,8 +8,7 @@
 
 namespace hyla::gdn {
 
-// Warps of a CTA: they share its keys and coefficients.
-constexpr int mtp_block_warps(Options options) { return options == Options::kUsual ? 4 : 2; }
+inline constexpr int kMtpBlockWarps = 4;  // of a CTA: they share its keys and coefficients
 inline constexpr int kMtpBlockWarpRows = 16;
 inline constexpr int kMtpBlockTokens = 8;  // of a block
 
@@ -22,32 +21,43 @@ struct MtpBlockPolicy {
   static constexpr int kTokens = kMtpBlockTokens;
   static constexpr int kK = 128;
   static constexpr int kSteps = kK / 32;  // lane 4 g + t holds columns 32 j + 8 t + 0..7 of a row
-  static constexpr int kWarps = mtp_block_warps(kOptions);
+  static constexpr int kWarps = kMtpBlockWarps;
   static constexpr int kWarpRows = kMtpBlockWarpRows;  // rows 2 g and 2 g + 1 of lane 4 g + t
   static constexpr int kRows = kWarps * kWarpRows;
   // The tensor cores take a state in the dtype of q and k as it is.
   static constexpr bool kSame = std::is_same_v<State, Io>;
-  // Usual: the state does not stay in registers between the dots and the update. Without it more
-  // CTAs fit, and 16-bit states need many to have enough bytes on their way.
+  // kVK: of 32 columns a lane holds two pieces of 16 bytes, 16 columns apart, or one. Four lanes
+  // then hold 64 bytes side by side, and registers are stored as they are.
+  static constexpr bool kApart = kLayout == StateLayout::kVK && sizeof(State) == 4;
+  // Dense lines: the copy engine moves a warp's rows in two pieces.
+  static constexpr bool kBulk = kOptions == Options::kUsual && kLayout == StateLayout::kVK;
+  // The state does not stay in registers between the dots and the update. Without it more CTAs fit,
+  // and 16-bit states need many to have enough bytes on their way; float32 with half precision has
+  // more products, which need registers too.
   static constexpr bool kReadsTwice =
-      kOptions == Options::kUsual && (kLayout == StateLayout::kKV || sizeof(State) == 2);
-  // A row of several blocks: its state waits in shared memory, as float32.
-  static constexpr bool kCarries = kOptions == Options::kAny && sizeof(State) == 2;
-  // Warps of an SM: 128 registers a thread for the usual call, 96 where they are enough; 168 for
-  // others.
-  static constexpr int kSmWarps = kOptions == Options::kAny ? 12 : kSame ? 20 : 16;
+      kOptions == Options::kUsual && (kSame || (sizeof(State) == 4 && std::is_same_v<Io, __half>));
+  static_assert(sizeof(Io) == 2);
+  // Warps of an SM: 128 registers a thread, 96 where they are enough; 168 for rows of many blocks.
+  static constexpr int kSmWarps = kOptions == Options::kUsual ? (kSame ? 20 : 16)
+                                  : kApart                    ? 16
+                                                              : 12;
   static constexpr int kCtas = kSmWarps / kWarps;
-  // Of the dots' products, to hide their latency: half of each for the high and the low part.
-  static constexpr int kChains = kOptions == Options::kAny ? 2 : 4;
 
-  // kVK: a warp's 8 pairs of rows. The gap between pairs spreads the lanes' accesses over the
-  // banks.
+  // A token's k or q in shared memory; the gap spreads the lanes' accesses over the banks.
+  static constexpr int kKeyBytes = kK * static_cast<int>(sizeof(Io)) + (kApart ? 32 : 64);
+  static constexpr int kBuffers = kOptions == Options::kAny ? 2 : 1;
+
+  // kVK: a warp's 8 pairs of rows. Gaps spread the lanes' accesses over the banks: between pairs,
+  // or, where the copy engine moves half of the rows at a time, between the halves.
   static constexpr int kRowBytes = kK * static_cast<int>(sizeof(State));
-  static constexpr int kPairBytes = 2 * kRowBytes + (sizeof(State) == 4 ? 16 : 64);
+  static constexpr int kGap = 64;
+  static constexpr int kPairBytes = 2 * kRowBytes + (kBulk ? 0 : kGap);
+  static constexpr int kHalfBytes = kWarpRows / 2 * kRowBytes;
+  static constexpr int kWarpBytes = kBulk ? 2 * kHalfBytes + 2 * kGap : kWarpRows / 2 * kPairBytes;
   // kKV: kK lines of kRows values, their 16-byte chunks permuted against bank conflicts.
   static constexpr int kLineBytes = kRows * static_cast<int>(sizeof(State));
   static constexpr int kStateBytes =
-      kLayout == StateLayout::kVK ? kWarps * kWarpRows / 2 * kPairBytes : kK * kLineBytes;
+      kLayout == StateLayout::kVK ? kWarps * kWarpBytes : kK * kLineBytes;
 };
 
 // How a block's tokens combine, made once a CTA. With b(j) = value(j) v(j) - key(j) k(j).S:
@@ -63,28 +73,33 @@ struct MtpCoefficients {
   float decay;
 };
 
-// A number for each of a warp's rows and tokens, written by token and read by row without bank
-// conflicts, the tokens of a row side by side.
-struct MtpTurn {
-  float numbers[kMtpBlockWarpRows * 12 + 8];
+// k and q of a block's tokens. A row of one block: as the lanes of a warp want them. Longer rows: as
+// they lie in memory, so that they come without passing through registers.
+template <class P, bool OneBlock = P::kOptions == Options::kUsual>
+struct BlockKeys {
+  uint4 words[2][P::kSteps][32];
+};
+template <class P>
+struct BlockKeys<P, false> {
+  unsigned char bytes[2][P::kTokens][P::kKeyBytes];
+};
 
-  static __device__ __forceinline__ int place(int row, int token) {
-    return row * 12 + (row >> 3) * 8 + token;
-  }
+// The dots of a warp's rows, written by token and read by row without bank conflicts.
+struct alignas(16) MtpTurn {
+  float k[kMtpBlockTokens][kMtpBlockWarpRows + 4], q[kMtpBlockTokens][kMtpBlockWarpRows + 4];
 };
 
 template <class P>
 struct MtpBlockShared {
   alignas(128) unsigned char state[P::kStateBytes];
-  // q and k as the dots want them: lane 4 g + t has words 2 half and 2 half + 1 of its columns 32 j
-  // + 8 t of token g, as k, q, k, q.
-  uint4 keys[P::kSteps][2][32];
+  alignas(16) BlockKeys<P> keys[P::kBuffers];  // longer rows fetch the next block's
   // k as the update wants it: word m is tokens 2 t and 2 t + 1 at column 32 j + 8 (g / 2) + 2 m + g
   // % 2.
   uint4 turned[P::kSteps][32];
   alignas(16) MtpCoefficients coefficients;
-  alignas(16) MtpTurn b[P::kWarps], queries[P::kWarps];
-  float4 carried[P::kCarries ? P::kWarps * P::kSteps * 4 : 1][32];
+  MtpTurn turn[P::kWarps];
+  std::uint64_t loaded[P::kWarps];       // barriers of the copy engine
+  std::int64_t write;                    // slot
   float squares[P::kWarps][P::kTokens];  // fused norm: sums of o^2 over a warp's rows
 };
 

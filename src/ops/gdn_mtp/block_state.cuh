@@ -5,15 +5,36 @@
 #include "arch/cp_async.cuh"
 #include "arch/registers.cuh"
 #include "arch/shared_address.cuh"
+#include "arch/tma.cuh"
 #include "device/dtype.cuh"
+#include "ops/gdn_mtp/block_arguments.cuh"
 #include "ops/gdn_mtp/block_policy.h"
 
 namespace hyla::gdn {
+
+struct Tf32Pair {
+  std::uint32_t high, low;
+};
+
+__device__ __forceinline__ Tf32Pair split(float x) {
+  const std::uint32_t high = __float_as_uint(x);
+  return {high, __float_as_uint(x - __uint_as_float(high & 0xffffe000u))};
+}
 
 // Columns 32 j + 8 t + c of rows 2 g + n of a warp, for one j, in lane 4 g + t and in the order in
 // which a matrix product takes them: s[c / 2][2 n + c % 2].
 struct StepRows {
   float s[4][4];
+
+  // The low parts of columns 2 m and 2 m + 1 of row n.
+  template <class Io>
+  __device__ __forceinline__ std::uint32_t packed_low(int m, int n) const {
+    device::Pack<Io, 2> pack;
+    const float pair[2] = {__uint_as_float(split(s[m][2 * n]).low),
+                           __uint_as_float(split(s[m][2 * n + 1]).low)};
+    pack.pack(pair);
+    return pack.words[0];
+  }
 };
 
 // The same of a 16-bit state as it lies in memory: words[m][n] holds columns 2 m and 2 m + 1 of row
@@ -39,92 +60,171 @@ struct PackedStep {
   }
 };
 
-// States [.., V, K]: rows are contiguous, 16 bytes a lane. `row0` is the warp's first row in the
-// pool, its part of the shared memory is the warp's own.
+// What the transfers share: a thread's place in the CTA.
 template <class P>
-struct VkTransfer {
-  using State = typename P::State;
-  static constexpr int kChunk = device::kPerChunk<State>;
-  static constexpr int kLanes = P::kK / kChunk;  // of a row
-  static constexpr int kStep = 32 / kLanes;      // rows of one access
-  static constexpr int kAccesses = P::kWarpRows / kStep;
+struct TransferPlace {
+  MtpBlockShared<P>& shared;
+  int warp, lane;
 
-  static __device__ __forceinline__ unsigned char* rows_of(MtpBlockShared<P>& shared, int warp) {
-    return shared.state + warp * (P::kWarpRows / 2) * P::kPairBytes;
+  __device__ __forceinline__ TransferPlace(MtpBlockShared<P>& memory, int this_warp, int this_lane)
+      : shared(memory), warp(this_warp), lane(this_lane) {}
+};
+
+// States [.., V, K] between shared memory and registers. The warp's part of the shared memory is
+// its own.
+template <class P>
+struct VkLines : TransferPlace<P> {
+  using State = typename P::State;
+  using TransferPlace<P>::TransferPlace, TransferPlace<P>::shared, TransferPlace<P>::warp,
+      TransferPlace<P>::lane;
+
+  // The pair of rows that a lane 4 g + t holds. Of half-warps that access together one has pairs of
+  // the first half, one of the second, which lies on other banks.
+  static __device__ __forceinline__ int pair_of(int g) {
+    return P::kBulk ? (g >> 1) + 4 * (g & 1) : g;
   }
-  static __device__ __forceinline__ int place(int row) {
-    return (row >> 1) * P::kPairBytes + (row & 1) * P::kRowBytes;
+  __device__ __forceinline__ unsigned char* rows_of_warp() const {
+    return shared.state + warp * P::kWarpBytes;
   }
-  static __device__ __forceinline__ void start(MtpBlockShared<P>& shared, const State* row0,
-                                               std::uint32_t line_stride, int warp, int lane) {
-    const std::uint32_t buffer = arch::shared_address(rows_of(shared, warp)) + 16 * (lane % kLanes);
-    const State* from =
-        row0 + lane / kLanes * static_cast<std::int64_t>(line_stride) + lane % kLanes * kChunk;
-#pragma unroll
-    for (int i = 0; i < kAccesses; ++i) {
-      arch::copy_16(buffer + place(i * kStep + lane / kLanes), from);
-      from += kStep * static_cast<std::int64_t>(line_stride);
-    }
-    arch::commit_copies();
+  static constexpr int kPieces = P::kApart ? 2 : 1;  // of 16 bytes
+  static constexpr int kPiece = 8 / kPieces;
+  // Piece i of the lane's columns in step j.
+  __device__ __forceinline__ int column(int j, int i) const {
+    return 32 * j + 16 * i + kPiece * (lane & 3);
   }
-  static __device__ __forceinline__ void wait() {
-    arch::wait_copies<0>();
-    __syncwarp();
+  // Row n of the lane's pair.
+  __device__ __forceinline__ State* row_of(int n) const {
+    const int g = lane >> 2;
+    return reinterpret_cast<State*>(rows_of_warp() + pair_of(g) * P::kPairBytes +
+                                    (P::kBulk ? (g & 1) * P::kGap : 0) + n * P::kRowBytes);
   }
-  // The lane's 8 columns of row 2 g + n in step j.
-  static __device__ __forceinline__ State* columns(MtpBlockShared<P>& shared, int warp, int lane,
-                                                   int n, int j) {
-    return reinterpret_cast<State*>(rows_of(shared, warp) + place(2 * (lane >> 2) + n)) +
-           8 * (lane & 3) + 32 * j;
-  }
-  static __device__ __forceinline__ StepRows read(MtpBlockShared<P>& shared, int warp, int lane,
-                                                  int j) {
+  __device__ __forceinline__ StepRows read(int j) const {
     StepRows rows;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      device::Pack<State, 8> pack;
-      pack.load(columns(shared, warp, lane, n, j));
-      float values[8];
-      pack.unpack(values);
 #pragma unroll
-      for (int c = 0; c < 8; ++c) rows.s[c / 2][2 * n + c % 2] = values[c];
+      for (int i = 0; i < kPieces; ++i) {
+        device::Pack<State, kPiece> pack;
+        pack.load(row_of(n) + column(j, i));
+        float values[kPiece];
+        pack.unpack(values);
+#pragma unroll
+        for (int c = 0; c < kPiece; ++c) {
+          rows.s[(kPiece * i + c) / 2][2 * n + c % 2] = values[c];
+        }
+      }
     }
     return rows;
   }
-  static __device__ __forceinline__ PackedStep<State> read_packed(MtpBlockShared<P>& shared,
-                                                                  int warp, int lane, int j) {
+  __device__ __forceinline__ PackedStep<State> read_packed(int j) const {
     PackedStep<State> rows;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const uint4 words = *reinterpret_cast<const uint4*>(columns(shared, warp, lane, n, j));
+      const uint4 words = *reinterpret_cast<const uint4*>(row_of(n) + column(j, 0));
       rows.words[0][n] = words.x, rows.words[1][n] = words.y;
       rows.words[2][n] = words.z, rows.words[3][n] = words.w;
     }
     return rows;
   }
-  static __device__ __forceinline__ void write(MtpBlockShared<P>& shared, int warp, int lane, int j,
-                                               const StepRows& rows) {
+  // To shared memory or to the pool: `row` is row 0 of the lane's pair, the other one follows.
+  __device__ __forceinline__ void write(int j, const StepRows& rows, State* row,
+                                        std::int64_t stride) const {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      float values[8];
 #pragma unroll
-      for (int c = 0; c < 8; ++c) values[c] = rows.s[c / 2][2 * n + c % 2];
-      device::Pack<State, 8> pack;
-      pack.pack(values);
-      pack.store(columns(shared, warp, lane, n, j));
+      for (int i = 0; i < kPieces; ++i) {
+        float values[kPiece];
+#pragma unroll
+        for (int c = 0; c < kPiece; ++c) values[c] = rows.s[(kPiece * i + c) / 2][2 * n + c % 2];
+        device::Pack<State, kPiece> pack;
+        pack.pack(values);
+        pack.store(row + n * stride + column(j, i));
+      }
     }
   }
-  static __device__ __forceinline__ void finish(MtpBlockShared<P>& shared, State* row0,
-                                                std::uint32_t line_stride, int warp, int lane) {
+};
+
+// Dense rows: the copy engine brings them, ordinary stores take them away as registers hold them.
+// `row0` is the CTA's first row in the pool.
+template <class P>
+struct VkBulkTransfer : VkLines<P> {
+  using State = typename P::State;
+  using VkLines<P>::VkLines, VkLines<P>::shared, VkLines<P>::warp, VkLines<P>::lane;
+  static constexpr int kHalfElements = P::kHalfBytes / static_cast<int>(sizeof(State));
+
+  __device__ __forceinline__ void start(const MtpBlockArguments&, const State* row0) const {
+    if (lane == 0) {
+      arch::Mbarrier& loaded = shared.loaded[warp];
+      arch::init(loaded, 1);
+      arch::fence_mbarrier_init();
+      arch::arrive_expecting(loaded, 2 * P::kHalfBytes);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        arch::load_bulk(this->rows_of_warp() + i * (P::kHalfBytes + P::kGap),
+                        row0 + (2 * warp + i) * kHalfElements, P::kHalfBytes, loaded);
+      }
+    }
     __syncwarp();
-    const unsigned char* buffer = rows_of(shared, warp) + 16 * (lane % kLanes);
-    State* to =
-        row0 + lane / kLanes * static_cast<std::int64_t>(line_stride) + lane % kLanes * kChunk;
+  }
+  __device__ __forceinline__ void wait() const { arch::wait(shared.loaded[warp], 0); }
+  __device__ __forceinline__ void write(const MtpBlockArguments&, int j, const StepRows& rows,
+                                        State* row0) const {
+    const int first = warp * P::kWarpRows + 2 * this->pair_of(lane >> 2);
+    VkLines<P>::write(j, rows, row0 + first * P::kK, P::kK);
+  }
+  __device__ __forceinline__ void finish(const MtpBlockArguments&, State*) const {}
+};
+
+// Rows of any stride, 16 bytes a lane.
+template <class P>
+struct VkTransfer : VkLines<P> {
+  using State = typename P::State;
+  using VkLines<P>::VkLines, VkLines<P>::warp, VkLines<P>::lane;
+  static constexpr int kChunk = device::kPerChunk<State>;
+  static constexpr int kLanes = P::kK / kChunk;  // of a row
+  static constexpr int kStep = 32 / kLanes;      // rows of one access
+  static constexpr int kAccesses = P::kWarpRows / kStep;
+
+  // Of the lane's first access, in elements; `row0` is the CTA's first row.
+  __device__ __forceinline__ std::int64_t first(std::uint32_t line_stride) const {
+    return (warp * P::kWarpRows + lane / kLanes) * static_cast<std::int64_t>(line_stride) +
+           lane % kLanes * kChunk;
+  }
+  static __device__ __forceinline__ int place(int row) {
+    return (row >> 1) * P::kPairBytes + (row & 1) * P::kRowBytes;
+  }
+  __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
+    return owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + warp * P::kWarpRows);
+  }
+  __device__ __forceinline__ void start(const MtpBlockArguments& a, const State* row0) const {
+    const bool mine = owns(a);
+    const std::uint32_t buffer = arch::shared_address(this->rows_of_warp()) + 16 * (lane % kLanes);
+    const State* from = row0 + first(a.line_stride);
+#pragma unroll
+    for (int i = 0; i < kAccesses; ++i) {
+      if (mine) arch::copy_16(buffer + place(i * kStep + lane / kLanes), from);
+      from += kStep * static_cast<std::int64_t>(a.line_stride);
+    }
+    arch::commit_copies();
+  }
+  __device__ __forceinline__ void wait() const {
+    arch::wait_copies<0>();
+    __syncwarp();
+  }
+  __device__ __forceinline__ void write(const MtpBlockArguments&, int j, const StepRows& rows,
+                                        State*) const {
+    VkLines<P>::write(j, rows, this->row_of(0), P::kK);
+  }
+  __device__ __forceinline__ void finish(const MtpBlockArguments& a, State* row0) const {
+    __syncwarp();
+    if (!owns(a)) return;
+    const unsigned char* buffer = this->rows_of_warp() + 16 * (lane % kLanes);
+    State* to = row0 + first(a.line_stride);
 #pragma unroll
     for (int i = 0; i < kAccesses; ++i) {
       *reinterpret_cast<uint4*>(to) =
           *reinterpret_cast<const uint4*>(buffer + place(i * kStep + lane / kLanes));
-      to += kStep * static_cast<std::int64_t>(line_stride);
+      to += kStep * static_cast<std::int64_t>(a.line_stride);
     }
   }
 };
@@ -132,12 +232,15 @@ struct VkTransfer {
 // States [.., K, V]: the CTA's values of all K lines, 16 bytes a thread and access. A line is
 // shared by the warps, so both directions cross a barrier of the CTA.
 template <class P>
-struct KvTransfer {
+struct KvTransfer : TransferPlace<P> {
   using State = typename P::State;
+  using TransferPlace<P>::TransferPlace, TransferPlace<P>::shared, TransferPlace<P>::warp,
+      TransferPlace<P>::lane;
   static constexpr int kChunk = device::kPerChunk<State>;
   static constexpr int kChunks = P::kRows / kChunk;  // of a line
   static constexpr int kAccesses = P::kK * kChunks / (P::kWarps * 32);
 
+  static __device__ __forceinline__ int pair_of(int g) { return g; }
   // Chunk c of line k: lines 8 apart, which the lanes of a quad read together, fall on other banks.
   static __device__ __forceinline__ int place(int k, int c) {
     return (k * kChunks + c) ^ (2 * ((k >> 3) & 3));
@@ -149,35 +252,40 @@ struct KvTransfer {
     const int eight = thread / kChunks >> 3;  // lines of the thread's first access
     return (thread ^ (2 * ((i * kStep / 8 + eight) & 3))) + i * kStep * kChunks;
   }
-  static __device__ __forceinline__ void start(MtpBlockShared<P>& shared, const State* row0,
-                                               std::uint32_t line_stride, int warp, int lane) {
-    const int thread = warp * 32 + lane, c = thread % kChunks;
+  __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
+    const int thread = warp * 32 + lane;
+    return owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + thread % kChunks * kChunk);
+  }
+  // Of the thread's first access, in elements; `row0` is the CTA's first value in the first line.
+  __device__ __forceinline__ std::int64_t first(std::uint32_t line_stride) const {
+    const int thread = warp * 32 + lane;
+    return thread % kChunks * kChunk + thread / kChunks * static_cast<std::int64_t>(line_stride);
+  }
+  __device__ __forceinline__ void start(const MtpBlockArguments& a, const State* row0) const {
+    const bool mine = owns(a);
     const std::uint32_t state = arch::shared_address(shared.state);
-    const State* from = row0 - warp * P::kWarpRows + c * kChunk +
-                        thread / kChunks * static_cast<std::int64_t>(line_stride);
+    const State* from = row0 + first(a.line_stride);
 #pragma unroll
     for (int i = 0; i < kAccesses; ++i) {
-      arch::copy_16(state + 16 * place_of(thread, i), from);
-      from += kStep * static_cast<std::int64_t>(line_stride);
+      if (mine) arch::copy_16(state + 16 * place_of(warp * 32 + lane, i), from);
+      from += kStep * static_cast<std::int64_t>(a.line_stride);
     }
     arch::commit_copies();
   }
-  static __device__ __forceinline__ void wait() {
+  __device__ __forceinline__ void wait() const {
     arch::wait_copies<0>();
     __syncthreads();
   }
   // The pair of values of the lane in lines 8 t + (0 or 1); lines further on lie at fixed
   // distances.
-  static __device__ __forceinline__ unsigned char* pair(unsigned char* state, int warp, int lane,
-                                                        int odd) {
-    const int first = warp * P::kWarpRows + 2 * (lane >> 2);
-    return state + 16 * place(8 * (lane & 3) + odd, first / kChunk) +
-           first % kChunk * static_cast<int>(sizeof(State));
+  __device__ __forceinline__ unsigned char* pair(int this_lane, int odd) const {
+    const int value = warp * P::kWarpRows + 2 * (this_lane >> 2);
+    return shared.state + 16 * place(8 * (this_lane & 3) + odd, value / kChunk) +
+           value % kChunk * static_cast<int>(sizeof(State));
   }
-  static __device__ __forceinline__ StepRows read(MtpBlockShared<P>& shared, int warp, int lane,
-                                                  int j) {
-    unsigned char* from[2] = {pair(shared.state, warp, lane, 0) + 32 * j * P::kLineBytes,
-                              pair(shared.state, warp, lane, 1) + 32 * j * P::kLineBytes};
+  __device__ __forceinline__ StepRows read(int j) const {
+    unsigned char* from[2] = {pair(lane, 0) + 32 * j * P::kLineBytes,
+                              pair(lane, 1) + 32 * j * P::kLineBytes};
     StepRows rows;
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
@@ -189,10 +297,9 @@ struct KvTransfer {
     }
     return rows;
   }
-  static __device__ __forceinline__ PackedStep<State> read_packed(MtpBlockShared<P>& shared,
-                                                                  int warp, int lane, int j) {
-    unsigned char* from[2] = {pair(shared.state, warp, lane, 0) + 32 * j * P::kLineBytes,
-                              pair(shared.state, warp, lane, 1) + 32 * j * P::kLineBytes};
+  __device__ __forceinline__ PackedStep<State> read_packed(int j) const {
+    unsigned char* from[2] = {pair(lane, 0) + 32 * j * P::kLineBytes,
+                              pair(lane, 1) + 32 * j * P::kLineBytes};
     PackedStep<State> rows;
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
@@ -203,11 +310,26 @@ struct KvTransfer {
     }
     return rows;
   }
-  static __device__ __forceinline__ void write(MtpBlockShared<P>& shared, int warp, int lane, int j,
-                                               const StepRows& rows) {
-    lane = arch::opaque(lane);  // so that places are computed again, not kept
-    unsigned char* into[2] = {pair(shared.state, warp, lane, 0) + 32 * j * P::kLineBytes,
-                              pair(shared.state, warp, lane, 1) + 32 * j * P::kLineBytes};
+  // Float32: a warp's 16 values of a line are 64 bytes, stored as registers hold them.
+  static constexpr bool kDirect = sizeof(State) == 4;
+  __device__ __forceinline__ void write(const MtpBlockArguments& a, int j, const StepRows& rows,
+                                        State* row0) const {
+    const int same = arch::opaque(lane);  // so that places are computed again, not kept
+    if constexpr (kDirect) {
+      const int value = warp * P::kWarpRows + 2 * (same >> 2);
+      if (!owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + value)) return;
+      State* to =
+          row0 + (32 * j + 8 * (same & 3)) * static_cast<std::int64_t>(a.line_stride) + value;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        *reinterpret_cast<float2*>(to) =
+            make_float2(rows.s[c / 2][c % 2], rows.s[c / 2][2 + c % 2]);
+        to += a.line_stride;
+      }
+      return;
+    }
+    unsigned char* into[2] = {pair(same, 0) + 32 * j * P::kLineBytes,
+                              pair(same, 1) + 32 * j * P::kLineBytes};
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       device::Pack<State, 2> pack;
@@ -216,23 +338,23 @@ struct KvTransfer {
       pack.store(into[c & 1] + (c & 6) * P::kLineBytes);
     }
   }
-  static __device__ __forceinline__ void finish(MtpBlockShared<P>& shared, State* row0,
-                                                std::uint32_t line_stride, int warp, int lane) {
+  __device__ __forceinline__ void finish(const MtpBlockArguments& a, State* row0) const {
+    if constexpr (kDirect) return;
     __syncthreads();
-    const int thread = warp * 32 + lane, c = thread % kChunks;
-    State* to = row0 - warp * P::kWarpRows + c * kChunk +
-                thread / kChunks * static_cast<std::int64_t>(line_stride);
+    if (!owns(a)) return;
+    State* to = row0 + first(a.line_stride);
 #pragma unroll
     for (int i = 0; i < kAccesses; ++i) {
       *reinterpret_cast<uint4*>(to) =
-          *reinterpret_cast<const uint4*>(shared.state + 16 * place_of(thread, i));
-      to += kStep * static_cast<std::int64_t>(line_stride);
+          *reinterpret_cast<const uint4*>(shared.state + 16 * place_of(warp * 32 + lane, i));
+      to += kStep * static_cast<std::int64_t>(a.line_stride);
     }
   }
 };
 
 template <class P>
 using BlockTransfer =
-    std::conditional_t<P::kLayout == StateLayout::kVK, VkTransfer<P>, KvTransfer<P>>;
+    std::conditional_t<P::kLayout == StateLayout::kKV, KvTransfer<P>,
+                       std::conditional_t<P::kBulk, VkBulkTransfer<P>, VkTransfer<P>>>;
 
 }  // namespace hyla::gdn

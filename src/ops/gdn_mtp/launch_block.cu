@@ -11,8 +11,8 @@ namespace {
 constexpr int kK = 128;
 constexpr std::int64_t kMaxCluster = 8;
 
-constexpr int rows_of_cta(Options options) { return mtp_block_warps(options) * kMtpBlockWarpRows; }
-constexpr int kLeastRows = rows_of_cta(Options::kAny);
+constexpr int kRows = kMtpBlockWarps * kMtpBlockWarpRows;  // of a CTA
+constexpr int kLeastRows = 32;
 
 bool narrow(const core::TokenView& view) {
   constexpr std::int64_t kMax = std::numeric_limits<std::uint32_t>::max();
@@ -53,10 +53,11 @@ bool is_int32(const core::IndexView& view) {
 }
 
 bool is_usual(const MtpProblem& p) {
-  return p.V % rows_of_cta(Options::kUsual) == 0 && has_usual_gates(p) && p.l2norm &&
-         is_int32(p.slots.read) && !p.slots.read_columns.present() && is_int32(p.slots.write) &&
-         is_int32(p.commit_lengths) && !p.sequences.ragged() &&
-         p.sequences.tokens <= kMtpBlockTokens && p.update_state && !p.norm.present();
+  const bool dense = p.layout == StateLayout::kKV || p.initial.v_stride == kK;
+  return p.V % kRows == 0 && dense && has_usual_gates(p) && p.l2norm && is_int32(p.slots.read) &&
+         !p.slots.read_columns.present() && is_int32(p.slots.write) && is_int32(p.commit_lengths) &&
+         !p.sequences.ragged() && p.sequences.tokens <= kMtpBlockTokens && p.update_state &&
+         !p.norm.present();
 }
 
 MtpBlockArguments arguments(const MtpProblem& p) {
@@ -82,6 +83,7 @@ MtpBlockArguments arguments(const MtpProblem& p) {
   a.cu_seqlens = index(p.sequences.cu_seqlens);
   a.starts = index(p.sequences.starts), a.lengths = index(p.sequences.lengths);
   a.columns = static_cast<std::uint32_t>(p.slots.read.columns);
+  a.values = static_cast<std::uint32_t>(p.V);
   a.norm = p.norm;
   return a;
 }
@@ -102,7 +104,7 @@ const char* mtp_block_refuses(const MtpProblem& p, const Context& context) {
   if (p.q.dtype == DType::kFloat32) return "takes q, k, v in 16 bits";
   if (p.states_out.present() || p.step_slots.present()) return "keeps one state a row";
   if (p.heads > kMaxGrid || p.sequences.rows > kMaxGrid) return "more heads or rows than a grid";
-  static_assert(256 / kLeastRows <= kMaxCluster, "the fused norm takes a cluster a head");
+  static_assert(256 / kRows <= kMaxCluster, "the fused norm takes a cluster a head");
   if (!wide(p.q, 8) || !wide(p.k, 8) || !wide(p.v, 2) || !wide(p.out, 2)) {
     return "q, k, v or out that is not aligned for vector accesses";
   }
@@ -122,9 +124,9 @@ void launch_mtp_block(const MtpProblem& p, const Context& context) {
   if (p.sequences.rows == 0) return;
   const Options options = is_usual(p) ? Options::kUsual : Options::kAny;
   device::LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(p.V / rows_of_cta(options)),
+  shape.grid = dim3(static_cast<unsigned>((p.V + kRows - 1) / kRows),
                     static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.rows));
-  shape.block = dim3(static_cast<unsigned>(32 * mtp_block_warps(options)));
+  shape.block = dim3(static_cast<unsigned>(32 * kMtpBlockWarps));
   if (p.norm.present()) shape.cluster = shape.grid.x;
   device::launch(kernel(p, options), shape, arguments(p), context);
 }
