@@ -35,10 +35,15 @@ Guess guess(const Problem& problem) {
   return tokens <= kDecodeTokens * rows ? Guess::kDecode : Guess::kPrefill;
 }
 
+const char* decode_refuses(const Problem& problem, const Context& context) {
+  if (context.batch_invariant) return "bits that depend on the lengths of other rows";
+  return attention::decode::refuses(problem, context);
+}
+
 const char* mixed_refuses(const Problem& problem, const Context& context) {
   if (guess(problem) != Guess::kMixed) return "rows seem to be alike";
   if (const char* reason = attention::attention_prefill_refuses(problem, context)) return reason;
-  return attention::decode::refuses(problem, context);
+  return decode_refuses(problem, context);
 }
 std::size_t prefill_bytes(const Problem& problem) {
   return attention::attention_prefill_workspace_bytes(problem.queries.rows);
@@ -81,8 +86,8 @@ constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_attention>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_mixed", Device::Kind::kCuda, mixed_refuses, mixed_bytes, launch_mixed},
     {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill},
-    {"cuda_decode", Device::Kind::kCuda, attention::decode::refuses,
-     attention::decode_workspace_bytes, attention::launch_decode},
+    {"cuda_decode", Device::Kind::kCuda, decode_refuses, attention::decode_workspace_bytes,
+     attention::launch_decode},
     {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr, attention::launch_rows},
 #endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},

@@ -17,6 +17,7 @@ inline constexpr int kWarpRows = 8;   // packed query rows of a warp
 inline constexpr int kWideRows = 64;  // of a CTA of the kernel for more of them,
 inline constexpr int kWideCtas = 2;   // of which an SM has so many
 inline constexpr int kMaxCtas = 256;
+inline constexpr int kShares = 5;            // of a CTA at most: a large one and small ones
 inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
 
@@ -112,13 +113,25 @@ struct Sight {
   }
 };
 
-// Partial results of the pieces that do not hold all keys of their queries. A CTA has two at most:
-// the end of what CTAs before it began (0), and what it begins and leaves to the next (1).
+// Where a row's bits are its own, an item has parts by its own length: so many units at least, so
+// many parts at most.
+inline constexpr int kPartUnits = 32, kMostParts = 64;
+HYLA_HOST_DEVICE inline int part_units(int units) {
+  const int fewest = (units + kMostParts - 1) / kMostParts;
+  return fewest > kPartUnits ? fewest : kPartUnits;
+}
+
+// Partial results of the pieces that do not hold all keys of their queries. A CTA has a slot for what
+// it begins and leaves to others, and one for the end of what CTAs before it began. Where a row's
+// bits are its own, it has two for the former, in turns, and one for each part of the latter.
 struct Pieces {
-  float* values = nullptr;  // [CTAs, 2, rows, D]
-  float2* sums = nullptr;   // [CTAs, 2, rows]: maximum (of log2), sum of weights
+  float* values = nullptr;  // [CTAs, slots, rows, D]
+  float2* sums = nullptr;   // [CTAs, slots, rows]: maximum (of log2), sum of weights
+  int ctas = 0, slots = 2;
+  bool own_bits = false;
   // [entries, 2]: {first token, first head, first packed row, packed rows}, {pieces, first CTA}; an
-  // entry is an item's, or where there may be too many items, that of the CTA which begins it.
+  // entry is an item's, or where there may be too many items, that of the CTA which begins it. Not
+  // where a row's bits are its own: then the kernel that adds up finds them.
   int4* entries = nullptr;
   int* items = nullptr;  // how many entries were written
   bool by_item = false;

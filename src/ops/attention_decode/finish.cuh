@@ -19,6 +19,29 @@ __device__ __forceinline__ float weight(float x, float top) {
   return x == -INFINITY ? 0.0f : arch::exp2_fast(x - top);
 }
 
+// A sum of pieces: softmax and four columns.
+struct Added {
+  Softmax all;
+  float x[4] = {};
+
+  // One more, with the same bits whichever kernel does it.
+  __device__ __forceinline__ void add(const Softmax& sums, const float (&values)[4]) {
+    const float top = fmaxf(all.top, sums.top);
+    const float old = weight(all.top, top), factor = weight(sums.top, top);
+    all = {top, __fmaf_rn(factor, sums.sum, __fmul_rn(all.sum, old))};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) x[c] = __fmaf_rn(factor, values[c], __fmul_rn(x[c], old));
+  }
+};
+
+template <class Shape>
+__device__ __forceinline__ Added piece_at(const Pieces& pieces, int slot, int row, int column) {
+  const std::int64_t at = static_cast<std::int64_t>(slot) * Shape::kRows + row;
+  const float2 sums = __ldcg(pieces.sums + at);
+  const float4 y = __ldcg(reinterpret_cast<const float4*>(pieces.values + at * Shape::D + column));
+  return {{sums.x, sums.y}, {y.x, y.y, y.z, y.w}};
+}
+
 struct QueryRow {
   int token = -1, head = 0;  // token < 0: none
 };

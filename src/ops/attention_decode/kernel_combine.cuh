@@ -4,6 +4,7 @@
 #include "arch/grid_dependency.cuh"
 #include "device/reduce.cuh"
 #include "ops/attention_decode/finish.cuh"
+#include "ops/attention_decode/work.cuh"
 
 namespace hyla::attention::decode {
 
@@ -21,7 +22,7 @@ struct Entry {
   __device__ __forceinline__ int pieces() const { return where.x; }
   template <class Shape>
   __device__ __forceinline__ std::int64_t place(int piece, int row) const {
-    const std::int64_t slot = piece == 0 ? where.y * 2 + 1 : (where.y + piece) * 2;
+    const std::int64_t slot = piece == 0 ? where.y * 2 : (where.y + piece) * 2 + 1;
     return slot * Shape::kRows + row;
   }
   template <class Shape>
@@ -125,6 +126,114 @@ __global__ void __launch_bounds__(kCombineThreads)
     all.sum += sums[other];
   }
   write_out(a.out, query, all, column, x);
+}
+
+// An item whose parts several CTAs have, where its bits are its own.
+struct OwnEntry {
+  int first_token, first_head, first_row, rows;  // as a segment's
+  int pieces;                                    // 0: nothing to add
+  int first;                                     // CTA
+  int item_at, part_units, begun;                // parts in the first piece
+  Cuts cuts;
+
+  __device__ __forceinline__ int slot(const Pieces& from, int piece) const {
+    if (piece == 0) return first * from.slots + ((begun - 1) & 1);
+    const int part = begun + piece - 1;
+    const int cta = cuts.cta_of(item_at + part * part_units);
+    return cta * from.slots + 2 + part - parts_before(cta);
+  }
+  // That begin before a CTA's share does.
+  __device__ __forceinline__ int parts_before(int cta) const {
+    return (cuts.begin_of(cta) - item_at + part_units - 1) / part_units;
+  }
+};
+
+// The item number `index`, or where items may be too many, the one that CTA `index` begins and
+// leaves to the next. In shared memory.
+template <class Shape>
+__device__ __forceinline__ void find_own_entry(const Arguments& a, int index, OwnEntry& entry,
+                                               int2* sums) {
+  const int2 rows = rows_of_thread<kCombineThreads>(a.q.rows);
+  const int blocks = a.cache.kv_heads / Shape::kHeads;
+  Items items;
+  int2 own = make_int2(0, 0);
+#pragma unroll 1
+  for (int row = rows.x; row < rows.y; ++row) {
+    items = items_of<Shape>(a, row);
+    own.x += items.chunks * blocks * items.units;
+    own.y += items.chunks * blocks;
+  }
+  if (threadIdx.x == 0) entry.pieces = 0;
+  const Scanned scanned = scan<kCombineThreads>(own, sums);
+  const Cuts cuts(scanned.all.x, a.pieces.ctas);
+  int at = scanned.before.x, item = scanned.before.y;
+  const int end = index < cuts.ctas ? cuts.begin_of(index + 1) : 0;
+#pragma unroll 1
+  for (int row = rows.x; row < rows.y; ++row) {
+    if (rows.y - rows.x > 1) items = items_of<Shape>(a, row);
+    const int count = items.chunks * blocks;
+    int i = index - item;
+    if (!a.pieces.by_item) i = count > 0 && end > at ? (end - 1 - at) / items.units : -1;
+    if (i >= 0 && i < count) {
+      const int block = i / items.chunks, item_at = at + i * items.units;
+      const int first = cuts.cta_of(item_at);
+      const int last = cuts.cta_of(item_at + (items.parts - 1) * items.part_units);
+      entry.first_token = items.first_token;
+      entry.first_head = block * Shape::kHeads;
+      entry.first_row = (i - block * items.chunks) * Shape::kChunk;
+      entry.rows = min(items.queries * a.q.group - entry.first_row, Shape::kChunk);
+      entry.first = first;
+      entry.item_at = item_at;
+      entry.part_units = items.part_units;
+      entry.cuts = cuts;
+      if (first != last && (a.pieces.by_item || first == index)) {
+        entry.begun = entry.parts_before(first + 1);
+        entry.pieces = 1 + items.parts - entry.begun;
+      }
+      break;
+    }
+    at += count * items.units;
+    item += count;
+  }
+  __syncthreads();
+}
+
+// Parts are added one after the other, as a CTA does that has them all. Grid: (entries, at most rows /
+// kRowsAtOnce).
+template <class Shape>
+__global__ void __launch_bounds__(kCombineThreads)
+    attention_combine_own(const __grid_constant__ Arguments a) {
+  constexpr int kLanes = Shape::D / 4, kRowsAtOnce = kCombineThreads / kLanes, kAtOnce = 8;
+  __shared__ OwnEntry entry;
+  __shared__ int2 scanned[kCombineThreads / 32];
+  arch::let_next_grid_start();
+  arch::wait_for_previous_grid();
+  find_own_entry<Shape>(a, static_cast<int>(blockIdx.x), entry, scanned);
+  if (entry.pieces == 0) return;
+  const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
+#pragma unroll 1
+  for (int row =
+           static_cast<int>(blockIdx.y) * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+       row < Shape::kRows; row += static_cast<int>(gridDim.y) * kRowsAtOnce) {
+    const QueryRow query =
+        query_row<Shape>(a, entry.first_token, entry.first_head, entry.first_row, entry.rows, row);
+    if (query.token < 0) continue;
+    Added added;
+#pragma unroll 1
+    for (int first = 0; first < entry.pieces; first += kAtOnce) {
+      Added more[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int piece = min(first + i, entry.pieces - 1);
+        more[i] = piece_at<Shape>(a.pieces, entry.slot(a.pieces, piece), row, column);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i < entry.pieces) added.add(more[i].all, more[i].x);
+      }
+    }
+    write_out(a.out, query, added.all, column, added.x);
+  }
 }
 
 }  // namespace hyla::attention::decode

@@ -243,35 +243,48 @@ __device__ __forceinline__ void use_values(const Arguments& a, const WarpQueries
 
 // The listed segments, of which the first may be alone so far (`rest` then lists the others, once in
 // every warp). One loop fills the ring and uses it, so that little code lies before the first copy.
+// `met`: how often the warps have met.
 template <class Shape, class List>
 __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list, Ring<Shape>& ring,
-                                       MergeSums<Shape>& sums, float* merge_area, const Seat& seat,
-                                       int warp, bool complete, const List& rest) {
+                                       Meeting<Shape>& meeting, int& met, float* merge_area,
+                                       const Seat& seat, int warp, bool complete,
+                                       const List& rest) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
   // A slot that held keys gets keys again, or where their number is odd, values.
   constexpr bool kOdd = Shape::kSlots % 2 != 0;
   WarpQueries<Shape> queries;
   WarpState<Shape> state;
   int filled = 0, slot = 0, at = -1, key = 0, end = 0;
+  bool brought = false, done = false;  // the segment before `at` is to be added up; it was the last
   const auto next_slot = [&] { slot = slot + 1 == Shape::kSlots ? 0 : slot + 1; };
 #pragma unroll 1
   while (true) {
     float s[4] = {};
-    const bool full = filled == Shape::kSlots;
+    const bool full = filled == Shape::kSlots, ended = full && key >= end;
+    if (brought &&
+        (ended || __any_sync(device::kFullWarp, arch::is_complete(meeting.brought, met & 1)))) {
+      arch::wait(meeting.brought, met & 1);
+      add_up<Shape>(a, list.segments[at - 1], meeting, merge_area);
+      arch::arrive(meeting.taken);
+      ++met;
+      brought = false;
+      if (done) return;
+    }
     // The first segment's queries are asked for before its keys.
-    if (full ? key >= end : at < 0) {
-#pragma unroll 1
-      do {
-        if (at >= 0) {
-          merge<Shape>(a, list.segments[at], state, sums, merge_area, warp, lane);
-          state = {};
-        }
-        if (++at == list.count) return;
-        const Segment& segment = list.segments[at];
-        key = segment.begin + seat.part * kUnit;
-        end = segment.end;
-        load_queries<Shape>(a, segment, seat.head, seat.member, queries, lane);
-      } while (full && key >= end);
+    if (full ? ended : at < 0) {
+      if (at >= 0) {
+        if (met > 0) arch::wait(meeting.taken, (met - 1) & 1);
+        bring<Shape>(state, meeting, merge_area, warp, lane);
+        brought = true;
+        state = {};
+      }
+      done = ++at == list.count;
+      if (done) continue;
+      const Segment& segment = list.segments[at];
+      key = segment.begin + seat.part * kUnit;
+      end = segment.end;
+      load_queries<Shape>(a, segment, seat.head, seat.member, queries, lane);
+      if (full && key >= end) continue;
     }
     if (full) {
       ring.wait();
@@ -304,7 +317,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     attention_decode(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ WorkList<Shape> list;
-  __shared__ MergeSums<Shape> sums;
+  __shared__ Meeting<Shape> meeting;
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
   const int warp = __shfl_sync(device::kFullWarp, static_cast<int>(threadIdx.x) >> 5, 0);
@@ -316,10 +329,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const std::uint32_t scales =
       arch::shared_address(memory) + kTiles + ring_index * Shape::kSlots * kUnit * 4;
   auto* merge_area = reinterpret_cast<float*>(memory + kTiles + Shape::kScaleBytes);
-  run_share<Shape>(a, list, tiles, scales, seat,
-                   [&](Ring<Shape>& ring, bool complete, const auto& rest) {
-                     stream<Shape>(a, list, ring, sums, merge_area, seat, warp, complete, rest);
-                   });
+  if (threadIdx.x == 0) meeting.open();
+  int met = 0;
+  run_share<Shape>(
+      a, list, tiles, scales, seat, [&](Ring<Shape>& ring, bool complete, const auto& rest) {
+        stream<Shape>(a, list, ring, meeting, met, merge_area, seat, warp, complete, rest);
+      });
 }
 
 }  // namespace hyla::attention::decode

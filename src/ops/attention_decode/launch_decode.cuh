@@ -9,20 +9,31 @@
 
 namespace hyla::attention::decode {
 
+// Only shapes that own plans have.
+template <class Shape>
+auto own_combine() -> void (*)(Arguments) {
+  if constexpr (Shape::kRows == kWarpRows) {
+    return attention_combine_own<Shape>;
+  } else {
+    return nullptr;
+  }
+}
+
 template <class Shape>
 void launch_combine(const Arguments& arguments, const Plan& plan, const Context& context) {
   constexpr int kColumns = 64, kFewItems = 32;  // few items have many pieces each
   constexpr int kRowsAtOnce = kCombineThreads / (Shape::D / 4);
+  constexpr int kTimes = (Shape::kRows + kRowsAtOnce - 1) / kRowsAtOnce;
   device::LaunchShape shape;
   shape.block = dim3(kCombineThreads);
-  shape.programmatic = true;
-  if (plan.entries <= kFewItems) {
+  shape.programmatic = !plan.own_bits;
+  if (plan.entries <= kFewItems && !plan.own_bits) {
     shape.grid = dim3(static_cast<unsigned>(plan.entries), Shape::kRows, Shape::D / kColumns);
     device::launch(attention_combine_pieces<Shape, kColumns>, shape, arguments, context);
   } else {
-    shape.grid =
-        dim3(static_cast<unsigned>(plan.entries), (Shape::kRows + kRowsAtOnce - 1) / kRowsAtOnce);
-    device::launch(attention_combine_rows<Shape>, shape, arguments, context);
+    shape.grid = dim3(static_cast<unsigned>(plan.entries), kTimes);
+    device::launch(plan.own_bits ? own_combine<Shape>() : attention_combine_rows<Shape>, shape,
+                   arguments, context);
   }
 }
 

@@ -14,6 +14,11 @@ std::size_t decode_rows_workspace_bytes(const RunProblem& problem, std::int64_t 
 void launch_decode_rows(const RunProblem& problem, std::int64_t most_packed,
                         const Workspace& workspace, const Context& context);
 
+// The rows of at most decode::kWarpRows packed query rows, with bits that depend on the row alone.
+std::size_t decode_own_workspace_bytes(const RunProblem& problem);
+void launch_decode_own(const RunProblem& problem, const Workspace& workspace,
+                       const Context& context);
+
 namespace decode {
 
 // One file each, by what the cache stores.

@@ -15,10 +15,13 @@ namespace {
 
 int padded(std::int64_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
 
-std::size_t bytes(int ctas, std::int64_t rows, std::int64_t dim) {
-  const auto pieces = static_cast<std::size_t>(2 * ctas * rows);
-  return pieces * (static_cast<std::size_t>(dim) * sizeof(float) + sizeof(float2)) +
-         static_cast<std::size_t>(ctas) * 2 * sizeof(int4) + sizeof(int);
+// Of entries, at the beginning.
+constexpr std::size_t kEntryBytes = kMaxCtas * kWideCtas * 2 * sizeof(int4) + 16;
+
+std::size_t bytes(std::int64_t pieces, std::int64_t rows, std::int64_t dim) {
+  return static_cast<std::size_t>(pieces * rows) *
+             (static_cast<std::size_t>(dim) * sizeof(float) + sizeof(float2)) +
+         kEntryBytes;
 }
 
 bool one_byte(DType dtype) { return size_of(dtype) == 1; }
@@ -206,11 +209,27 @@ Output output_of(const Queries& from) {
   return out;
 }
 
+void set_entries(Plan& plan, const Queries& q) {
+  const std::int64_t rows = std::max<std::int64_t>(q.rows, 1), all = q.q.shape[0];
+  const std::int64_t group = q.query_heads / q.kv_heads;
+  const std::int64_t blocks = q.kv_heads / plan.heads, chunk = plan.rows() / plan.heads;
+  const std::int64_t items =
+      blocks * std::min(all * ((group + chunk - 1) / chunk), all * group / chunk + rows);
+  plan.by_item = items <= plan.ctas;
+  plan.entries = plan.by_item ? static_cast<int>(items) : plan.ctas;
+}
+
+// Of a CTA, for rows of so many keys at most.
+int own_slots(std::int64_t keys) {
+  constexpr std::int64_t kPartKeys = kPartUnits * kUnit;
+  const std::int64_t parts = (std::max<std::int64_t>(keys, 1) + kPartKeys - 1) / kPartKeys;
+  return 2 + static_cast<int>(std::min<std::int64_t>(parts, kMostParts));
+}
+
 }  // namespace
 
 const char* refuses(const RunProblem& problem, const Context& context) {
   if (const char* reason = device::refuses_device(context)) return reason;
-  if (context.batch_invariant) return "bits that depend on the lengths of other rows";
   const Queries& q = problem.queries;
   const DType stored = problem.cache.k.dtype;
   if (q.q.dtype == DType::kFloat32) return "queries are float32";
@@ -244,11 +263,18 @@ Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multipro
   }
   if (plan.dim == 128 && plan.sharing == 1 && !plan.wide && q.kv_heads % 4 == 0) plan.heads = 4;
   plan.ctas = std::min(multiprocessors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
-  const std::int64_t blocks = q.kv_heads / plan.heads, chunk = plan.rows() / plan.heads;
-  const std::int64_t items =
-      blocks * std::min(all * ((group + chunk - 1) / chunk), all * group / chunk + rows);
-  plan.by_item = items <= plan.ctas;
-  plan.entries = plan.by_item ? static_cast<int>(items) : plan.ctas;
+  set_entries(plan, q);
+  return plan;
+}
+
+Plan make_own_plan(const RunProblem& problem, int multiprocessors) {
+  const Queries& q = problem.queries;
+  Plan plan;
+  plan.dim = padded(std::max(q.head_dim, q.value_dim));
+  plan.ctas = std::min(multiprocessors, kMaxCtas);
+  plan.own_bits = true;
+  plan.slots = own_slots(room(CachePlaces(problem.cache)));
+  set_entries(plan, q);
   return plan;
 }
 
@@ -268,21 +294,28 @@ Arguments make_arguments(const RunProblem& problem, std::int64_t most_packed) {
   return a;
 }
 
-std::size_t workspace_bytes(const Plan& plan) { return bytes(plan.ctas, plan.rows(), plan.dim); }
+std::size_t workspace_bytes(const Plan& plan) {
+  return bytes(std::int64_t{plan.ctas} * plan.slots, plan.rows(), plan.dim);
+}
 
 std::size_t workspace_bound(const RunBounds& bounds, int multiprocessors) {
   const std::int64_t dim = std::max(bounds.head_dim, bounds.value_dim);
   if (dim > 256 || bounds.io == DType::kFloat32) return 0;
-  // The plan with most rows.
-  return bytes(std::min(multiprocessors, kMaxCtas) * kWideCtas, kWideRows, padded(dim));
+  // The plan with most rows, and the one with most pieces.
+  const std::int64_t ctas = std::min(multiprocessors, kMaxCtas);
+  return std::max(bytes(ctas * kWideCtas * Plan().slots, kWideRows, padded(dim)),
+                  bytes(ctas * own_slots(bounds.max_kv_length), kWarpRows, padded(dim)));
 }
 
 void set_workspace(Arguments& a, const Plan& plan, void* memory) {
-  const std::int64_t pieces = std::int64_t{2} * plan.ctas * plan.rows();
-  a.pieces.values = static_cast<float*>(memory);
-  a.pieces.sums = reinterpret_cast<float2*>(a.pieces.values + pieces * plan.dim);
-  a.pieces.entries = reinterpret_cast<int4*>(a.pieces.sums + pieces);
-  a.pieces.items = reinterpret_cast<int*>(a.pieces.entries + 2 * plan.ctas);
+  const std::int64_t rows = std::int64_t{plan.ctas} * plan.slots * plan.rows();
+  a.pieces.entries = static_cast<int4*>(memory);
+  a.pieces.items = reinterpret_cast<int*>(a.pieces.entries + 2 * kMaxCtas * kWideCtas);
+  a.pieces.values = reinterpret_cast<float*>(static_cast<char*>(memory) + kEntryBytes);
+  a.pieces.sums = reinterpret_cast<float2*>(a.pieces.values + rows * plan.dim);
+  a.pieces.ctas = plan.ctas;
+  a.pieces.slots = plan.slots;
+  a.pieces.own_bits = plan.own_bits;
   a.pieces.by_item = plan.by_item;
 }
 

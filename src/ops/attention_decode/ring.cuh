@@ -105,8 +105,9 @@ class Ring {
   __device__ __forceinline__ void enter(int index) {
     at_ = index;
     while (at_ < count_) {
-      key_ = segments_[at_].begin + part_ * Shape::kTileKeys;
-      end_ = segments_[at_].end;
+      const Segment& segment = segments_[at_];
+      key_ = segment.begin + part_ * Shape::kTileKeys;
+      end_ = segment.end;
       if (key_ < end_) return;
       ++at_;
     }
@@ -176,8 +177,10 @@ class Ring {
     base += chunk * 16;
     asm volatile("" : "+l"(base));  // one multiply-add gives an address, if this is one register
     // Rows i * kRowsAtOnce further on: their swizzle differs by constants.
-    const std::uint32_t to = tile(slot) + (first >> 3) * Shape::kGroupBytes + (chunk >> 3) * 1024 +
-                             (first & 7) * 128 + (((chunk ^ first) & 7) << 4);
+    std::uint32_t to = tile(slot) + (first >> 3) * Shape::kGroupBytes + (chunk >> 3) * 1024 +
+                       (first & 7) * 128 + (((chunk ^ first) & 7) << 4);
+    // Half of it in a uniform register, beside a policy in others, is an illegal instruction (13.0).
+    asm volatile("" : "+r"(to));
     const bool mine = kOwnRows >= kRowsAtOnce || own < kOwnRows;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {

@@ -30,21 +30,22 @@ struct Shape {
   static constexpr int kWarps = kSharing == 1 && kRowBytes >= 512 ? 4 : 8;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kRings = kWarps / kSharing;
-  static constexpr int kParts = kRings / kHeads;  // rings of one head
-  static constexpr int kRingBytes = 192 << 10;
+  static constexpr int kParts = kRings / kHeads;               // rings of one head
+  static constexpr int kRows = kHeads * kSharing * kWarpRows;  // query rows of a CTA
+  static constexpr int kChunk = kSharing * kWarpRows;          // of one KV head
+  // Where warps leave what they found.
+  static constexpr int kMergePitch = D + 4;
+  static constexpr int kMergeBytes = kWarps * kWarpRows * kMergePitch * 4;
+  // The kernel that adds up finds room on the SM, too.
+  static constexpr int kBudget = 170 << 10;
+  static constexpr int kSlotBytes = kTileBytes + (kQuantised ? kUnit * 4 : 0);
   static constexpr int kSlots = [] {
-    const int fit = kRingBytes / kRings / kTileBytes;
+    const int fit = (kBudget - kMergeBytes) / kRings / kSlotBytes;
     return fit < 24 ? fit : 24;
   }();
   static constexpr int kScaleBytes = kQuantised ? kRings * kSlots * kUnit * 4 : 0;
-  static constexpr int kRows = kHeads * kSharing * kWarpRows;  // query rows of a CTA
-  static constexpr int kChunk = kSharing * kWarpRows;          // of one KV head
-  // Warps add up their results some columns at a time.
-  static constexpr int kMergeColumns = kWarps == 8 ? (D < 64 ? D : 64) : (D < 128 ? D : 128);
-  static constexpr int kMergePitch = kMergeColumns + 4;
-  static constexpr int kMergeBytes = kWarps * kWarpRows * kMergePitch * 4;
   static constexpr int kSharedBytes = kRings * kSlots * kTileBytes + kScaleBytes + kMergeBytes;
-  static_assert(kParts >= 1 && kSlots >= 2 && kMergeColumns % 16 == 0);
+  static_assert(kParts >= 1 && kSlots >= 2);
 };
 
 // The sizes of the kernel for more than 8 packed query rows over 16-bit caches: one warpgroup with

@@ -2,7 +2,9 @@
 //
 // An item is one row's queries (a chunk of them where they are many) against the keys of one block
 // of KV heads. Its keys are cut into units of 16 on a grid that starts at key 0. All units of the
-// batch lie in a line, and the line is cut into equal shares, one a CTA.
+// batch lie in a line, and the line is cut into equal shares, one a CTA. Where a row's bits must not
+// depend on other rows, items are cut into parts by their own length, and a part is done by the CTA
+// in whose share it begins.
 #pragma once
 
 #include "ops/attention_decode/shape.h"
@@ -23,13 +25,15 @@ struct Segment {
   int first_token;             // of the row's queries
   int first_row, rows;         // packed query rows of the chunk
   int position, keys;          // of the row's first query; keys of the row
-  int piece;                   // -1: the whole item; 0, 1: as in Pieces
+  int before;                  // slot of the piece that comes before this; -1: none
+  int piece;                   // slot; -1: these are the item's last keys, and nothing is missing
 };
 
 // Items of a row, all alike.
 struct Items {
   int chunks = 0;  // 0: the row has none
   int units = 0, first_unit = 0;
+  int parts = 1, part_units = 0;  // the last may be shorter
   int first_token = 0, queries = 0, keys = 0;
 };
 
@@ -55,30 +59,80 @@ __device__ __forceinline__ Items items_of(const Arguments& a, int row) {
   // Zeros are to be written where there is nothing to see, too.
   items.units = max((end + kUnit - 1) / kUnit - items.first_unit, 1);
   items.chunks = (queries * q.group + Shape::kChunk - 1) / Shape::kChunk;
+  items.part_units = items.units;
+  if (a.pieces.own_bits) {
+    items.part_units = part_units(items.units);
+    items.parts = (items.units + items.part_units - 1) / items.part_units;
+  }
   return items;
 }
+
+// How the line is cut.
+struct Cuts {
+  int ctas, least, longer;  // `longer` CTAs have one unit more than `least`
+
+  Cuts() = default;
+  __device__ __forceinline__ Cuts(int units, int most_ctas)
+      : ctas(min(max(units / kLeastUnits, 1), most_ctas)),
+        least(units / ctas),
+        longer(units - least * ctas) {}
+  __device__ __forceinline__ int begin_of(int cta) const { return cta * least + min(cta, longer); }
+  __device__ __forceinline__ int cta_of(int unit) const {
+    const int in_longer = longer * (least + 1);
+    return unit < in_longer ? unit / (least + 1) : longer + (unit - in_longer) / least;
+  }
+};
 
 // In shared memory.
 template <class Shape>
 struct WorkList {
   Segment segments[kListed];
   int2 sums[Shape::kWarps];
-  int first_item, count;
+  int first_part, count;
   int4 entry[2];
 };
 
+// What lies before a thread's, and all, of two numbers. `sums` [warps]
+struct Scanned {
+  int2 before, all;
+};
+template <int Threads>
+__device__ __forceinline__ Scanned scan(int2 own, int2* sums) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  int2 to = own;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int x = __shfl_up_sync(0xffffffffu, to.x, step);
+    const int y = __shfl_up_sync(0xffffffffu, to.y, step);
+    if (lane >= step) to.x += x, to.y += y;
+  }
+  if (lane == 31) sums[warp] = to;
+  __syncthreads();
+  Scanned result{make_int2(to.x - own.x, to.y - own.y), make_int2(0, 0)};
+#pragma unroll
+  for (int w = 0; w < Threads / 32; ++w) {
+    const int2 sum = sums[w];
+    if (w < warp) result.before.x += sum.x, result.before.y += sum.y;
+    result.all.x += sum.x, result.all.y += sum.y;
+  }
+  return result;
+}
+
+// Which rows a thread has.
+template <int Threads>
+__device__ __forceinline__ int2 rows_of_thread(int rows) {
+  const int each = (rows + Threads - 1) / Threads;
+  const int first = min(static_cast<int>(threadIdx.x) * each, rows);
+  return make_int2(first, min(first + each, rows));
+}
+
 // A CTA's place in the line, and a thread's rows.
 struct Share {
-  int first_row = 0, last_row = 0, units_before = 0, items_before = 0;
+  int first_row = 0, last_row = 0, units_before = 0, parts_before = 0;
   Items items;  // of the thread's last row
-  int begin = 0, end = 0, all_items = 0;
-  int ctas = 0, least = 0, longer = 0;  // `longer` CTAs have one unit more than `least`
+  int begin = 0, end = 0, all_parts = 0;
+  Cuts cuts;
 
-  __device__ __forceinline__ int begin_of(int cta) const { return cta * least + min(cta, longer); }
-  __device__ __forceinline__ int cta_of(int unit) const {
-    const int in_longer = longer * (least + 1);
-    return unit < in_longer ? unit / (least + 1) : longer + (unit - in_longer) / least;
-  }
   // Where a thread has one row, it is at hand.
   template <class Shape>
   __device__ __forceinline__ Items items_at(const Arguments& a, int row) const {
@@ -88,56 +142,71 @@ struct Share {
 
 template <class Shape>
 __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>& list) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const int blocks = a.cache.kv_heads / Shape::kHeads;
   Share share;
-  const int each = (a.q.rows + Shape::kThreads - 1) / Shape::kThreads;
-  share.first_row = min(thread * each, a.q.rows);
-  share.last_row = min(share.first_row + each, a.q.rows);
-  int units = 0, items = 0;
+  const int2 rows = rows_of_thread<Shape::kThreads>(a.q.rows);
+  share.first_row = rows.x;
+  share.last_row = rows.y;
+  int2 own = make_int2(0, 0);
 #pragma unroll 1
   for (int row = share.first_row; row < share.last_row; ++row) {
     share.items = items_of<Shape>(a, row);
-    items += share.items.chunks * blocks;
-    units += share.items.chunks * blocks * share.items.units;
+    const int items = share.items.chunks * blocks;
+    own.x += items * share.items.units;
+    own.y += items * share.items.parts;
   }
-  int units_to = units, items_to = items;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other_units = __shfl_up_sync(0xffffffffu, units_to, step);
-    const int other_items = __shfl_up_sync(0xffffffffu, items_to, step);
-    if (lane >= step) units_to += other_units, items_to += other_items;
-  }
-  if (lane == 31) list.sums[warp] = make_int2(units_to, items_to);
-  if (thread == 0) list.entry[0] = list.entry[1] = make_int4(0, 0, 0, 0);
-  __syncthreads();
-  share.units_before = units_to - units;
-  share.items_before = items_to - items;
-  int all = 0;
-#pragma unroll
-  for (int w = 0; w < Shape::kWarps; ++w) {
-    const int2 sum = list.sums[w];
-    if (w < warp) share.units_before += sum.x, share.items_before += sum.y;
-    all += sum.x;
-    share.all_items += sum.y;
-  }
-  share.ctas = min(max(all / kLeastUnits, 1), static_cast<int>(gridDim.x));
-  share.least = all / share.ctas;
-  share.longer = all - share.least * share.ctas;
+  if (threadIdx.x == 0) list.entry[0] = list.entry[1] = make_int4(0, 0, 0, 0);
+  const Scanned scanned = scan<Shape::kThreads>(own, list.sums);
+  share.units_before = scanned.before.x;
+  share.parts_before = scanned.before.y;
+  share.all_parts = scanned.all.y;
+  share.cuts = Cuts(scanned.all.x, static_cast<int>(gridDim.x));
   const int cta = static_cast<int>(blockIdx.x);
-  if (cta < share.ctas) share.begin = share.begin_of(cta), share.end = share.begin_of(cta + 1);
+  if (cta < share.cuts.ctas) {
+    share.begin = share.cuts.begin_of(cta);
+    share.end = share.cuts.begin_of(cta + 1);
+  }
   return share;
 }
 
-// The CTA's part of item `index` of a row, whose first unit is number `at` of the line.
+// Part `index` of a row's: where it begins in the line, after the row's first.
+struct Part {
+  int item, number, begin;
+
+  __device__ __forceinline__ Part(const Items& items, int index)
+      : item(items.parts == 1 ? index : index / items.parts),
+        number(index - item * items.parts),
+        begin(item * items.units + number * items.part_units) {}
+};
+
+// The CTA's part `index` of a row, `listed` after the first of the CTA; `at`: the row's first unit in
+// the line.
 template <class Shape>
 __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, const Items& items,
-                                                int index, int at, const Share& share) {
+                                                int index, int listed, int at, const Share& share) {
   const QueryRows& q = a.q;
-  const int from = max(share.begin - at, 0), to = min(share.end - at, items.units);
-  const int block = items.chunks == 1 ? index : index / items.chunks;
+  const Part part(items, index);
+  const int item_at = at + part.item * items.units;
+  const int slot = a.pieces.slots * static_cast<int>(blockIdx.x);
+  int from, to;
   Segment segment;
-  segment.first_row = (index - block * items.chunks) * Shape::kChunk;
+  segment.before = -1;
+  if (a.pieces.own_bits) {
+    from = part.number * items.part_units;
+    to = min(from + items.part_units, items.units);
+    segment.piece = slot + 2 + listed;
+    // Threads add what others noted: a sum is not written where the one before it may still be read.
+    if (item_at >= share.begin) {
+      if (from > 0) segment.before = slot + ((part.number - 1) & 1);
+      segment.piece = to < items.units ? slot + (part.number & 1) : -1;
+    }
+  } else {
+    from = max(share.begin - item_at, 0);
+    to = min(share.end - item_at, items.units);
+    segment.piece = from > 0 ? slot + 1 : to < items.units ? slot : -1;
+  }
+  const int block = items.chunks == 1 ? part.item : part.item / items.chunks;
+  segment.first_row = (part.item - block * items.chunks) * Shape::kChunk;
   segment.rows = min(items.queries * q.group - segment.first_row, Shape::kChunk);
   segment.first_token = items.first_token;
   segment.first_head = block * Shape::kHeads;
@@ -150,7 +219,6 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
   segment.begin = max((items.first_unit + from) * kUnit, segment.first_seen / kUnit * kUnit);
   segment.end =
       min((items.first_unit + to) * kUnit, sees(segment.first_row + segment.rows - 1).end);
-  segment.piece = from > 0 ? 0 : to < items.units ? 1 : -1;
   const Cache& cache = a.cache;
   segment.table = cache.table + row * cache.table_row_bytes;
   if (cache.kind == Kind::kRagged) {
@@ -164,40 +232,49 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
   return segment;
 }
 
-// Lists items from number `first` on that begin before the share's end, as many as fit; `have`
-// of them are there already. Notes those that begin here for the kernel that adds up. No thread may still
-// read the list before.
+// Notes an item that begins here for the kernel that adds up.
 template <class Shape>
-__device__ __forceinline__ void list_items(const Arguments& a, const Share& share, int first,
-                                           int have, WorkList<Shape>& list) {
+__device__ __forceinline__ void note_item(const Arguments& a, const Share& share, int item_at,
+                                          int units, int item, const Segment& segment,
+                                          WorkList<Shape>& list) {
   const int cta = static_cast<int>(blockIdx.x);
-  int at = share.units_before, item = share.items_before;
+  const int last = segment.piece < 0 ? cta : share.cuts.cta_of(item_at + units - 1);
+  const int4 what =
+      make_int4(segment.first_token, segment.first_head, segment.first_row, segment.rows);
+  const int4 pieces = make_int4(segment.piece < 0 ? 0 : last - cta + 1, cta, 0, 0);
+  if (a.pieces.by_item) {
+    a.pieces.entries[2 * item] = what;
+    a.pieces.entries[2 * item + 1] = pieces;
+  } else if (segment.piece >= 0) {
+    list.entry[0] = what;
+    list.entry[1] = pieces;
+  }
+}
+
+// Lists parts from number `first` on that begin before the share's end, as many as fit; `have` of
+// them are there already. No thread may still read the list before.
+template <class Shape>
+__device__ __forceinline__ void list_parts(const Arguments& a, const Share& share, int first,
+                                           int have, WorkList<Shape>& list) {
+  int at = share.units_before, number = share.parts_before;
 #pragma unroll 1
   for (int row = share.first_row; row < share.last_row && at < share.end; ++row) {
     const Items items = share.items_at<Shape>(a, row);
     const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
 #pragma unroll 1
-    for (int i = max(first - item, 0); i < count && at + i * items.units < share.end; ++i) {
-      const int item_at = at + i * items.units, listed = item + i - first;
-      if (listed >= kListed) break;
-      const Segment segment = make_segment<Shape>(a, row, items, i, item_at, share);
+    for (int i = max(first - number, 0); i < count * items.parts; ++i) {
+      const int listed = number + i - first, begin = at + Part(items, i).begin;
+      if (listed >= kListed || begin >= share.end) break;
+      const Segment segment =
+          make_segment<Shape>(a, row, items, i, number + i - list.first_part, at, share);
       if (listed >= have) list.segments[listed] = segment;
       atomicMax(&list.count, listed + 1);
-      if (item_at < share.begin) continue;
-      const int4 what =
-          make_int4(segment.first_token, segment.first_head, segment.first_row, segment.rows);
-      const int last = segment.piece < 0 ? cta : share.cta_of(item_at + items.units - 1);
-      const int4 pieces = make_int4(segment.piece < 0 ? 0 : last - cta + 1, cta, 0, 0);
-      if (a.pieces.by_item) {
-        a.pieces.entries[2 * (item + i)] = what;
-        a.pieces.entries[2 * (item + i) + 1] = pieces;
-      } else if (segment.piece == 1) {
-        list.entry[0] = what;
-        list.entry[1] = pieces;
+      if (!a.pieces.own_bits && begin >= share.begin) {
+        note_item<Shape>(a, share, begin, items.units, number + i, segment, list);
       }
     }
     at += count * items.units;
-    item += count;
+    number += count * items.parts;
   }
   __syncthreads();
 }
@@ -206,7 +283,7 @@ __device__ __forceinline__ void list_items(const Arguments& a, const Share& shar
 template <class Shape>
 __device__ __forceinline__ void list_first(const Arguments& a, const Share& share,
                                            WorkList<Shape>& list) {
-  int at = share.units_before, item = share.items_before;
+  int at = share.units_before, number = share.parts_before;
 #pragma unroll 1
   for (int row = share.first_row; row < share.last_row && at <= share.begin; ++row) {
     const Items items = share.items_at<Shape>(a, row);
@@ -214,15 +291,47 @@ __device__ __forceinline__ void list_first(const Arguments& a, const Share& shar
     const int row_end = at + count * items.units;
     if (row_end > share.begin) {
       const int i = (share.begin - at) / items.units;
-      list.segments[0] = make_segment<Shape>(a, row, items, i, at + i * items.units, share);
-      list.first_item = item + i;
+      list.segments[0] = make_segment<Shape>(a, row, items, i, 0, at, share);
+      list.first_part = number + i;
       list.count = 1;
       break;
     }
     at = row_end;
-    item += count;
+    number += count;
   }
   __syncthreads();
+}
+
+// The number of the first part that begins in the share, where parts are not cut by shares. The list
+// is empty.
+template <class Shape>
+__device__ __forceinline__ int first_whole_part(const Arguments& a, const Share& share,
+                                                WorkList<Shape>& list) {
+  if (threadIdx.x == 0) list.first_part = INT32_MAX, list.count = 0;
+  __syncthreads();
+  int at = share.units_before, number = share.parts_before;
+#pragma unroll 1
+  for (int row = share.first_row; row < share.last_row && at < share.end; ++row) {
+    const Items items = share.items_at<Shape>(a, row);
+    const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
+    const int row_end = at + count * items.units;
+    if (row_end > share.begin) {
+      int i = 0;
+      if (share.begin > at) {
+        const int item = (share.begin - at) / items.units;
+        const int rest = share.begin - at - item * items.units;
+        i = item * items.parts + (rest + items.part_units - 1) / items.part_units;
+      }
+      if (i < count * items.parts && at + Part(items, i).begin < share.end) {
+        atomicMin(&list.first_part, number + i);
+        break;
+      }
+    }
+    at = row_end;
+    number += count * items.parts;
+  }
+  __syncthreads();
+  return list.first_part;
 }
 
 }  // namespace hyla::attention::decode
