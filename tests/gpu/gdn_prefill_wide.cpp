@@ -97,6 +97,14 @@ TEST_F(GpuPrefillWide, LongAndMany) {
   check("gdn_prefill:lens=200+3x20+64x8+0x5+130x3,hq=1,hv=2,k=256,v=64,seed=7");
 }
 
+// More blocks of value rows than multiprocessors: two of them share a CTA.
+TEST_F(GpuPrefillWide, Pairs) {
+  check("gdn_prefill:lens=70x20+5x14+200,hq=1,hv=2,k=256,v=128,checkpoint=64,seed=8");
+  check("gdn_prefill:lens=70x10+5x6+150,hq=1,hv=2,k=192,v=200,io=f16,norm=1,layout=kv,seed=9");
+  check(
+      "gdn_prefill:lens=64x16+1x18+0,hq=2,hv=2,k=256,v=128,state=bf16,gate=raw,beta=logit,seed=10");
+}
+
 TEST_F(GpuPrefillWide, HostileTensors) {
   for (int seed = 600; seed < 604; ++seed) {
     check_all("gdn_prefill:lens=130+0+64+5x3,hq=1,hv=2,k=256,v=64,checkpoint=64,seed=" +

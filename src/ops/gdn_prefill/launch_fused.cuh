@@ -20,7 +20,7 @@ struct SplitShape {
 };
 void launch_split_bf16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_split_f16(const FusedArguments&, const SplitShape&, const Context&);
-// The same for K above 128: no transfers, one block a CTA.
+// The same for K above 128: no transfers, and no parts with two blocks a CTA.
 void launch_wide_bf16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_wide_f16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_states(const FusedArguments&, int rows, const Context&);  // 4 or 8 value rows a CTA

@@ -23,6 +23,7 @@ PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
                  static_cast<double>(kRecordBytes);
   if (!p.initial.present()) s.task_us = 3;
   s.wide = is_wide(p.K);
+  s.pairs = !context.batch_invariant;
   return s;
 }
 

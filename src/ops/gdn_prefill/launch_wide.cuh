@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/gdn_prefill/kernel_prepare.cuh"
+#include "ops/gdn_prefill/kernel_serial_pair.cuh"
 #include "ops/gdn_prefill/kernel_serial_wide.cuh"
 #include "ops/gdn_prefill/launch_fused.cuh"
 
@@ -18,10 +19,12 @@ void launch_wide(const FusedArguments& a, const SplitShape& split, const Context
   // The next kernel's CTAs take their places as those of the one before leave.
   Context after = context;
   after.programmatic_launch = true;
+  const bool both = split.blocks_a_cta == 2;
   shape.block = dim3(kWideThreads);
-  shape.shared_bytes = sizeof(WideShared<Io>);
-  shape.grid = dim3(static_cast<unsigned>(a.tasks), split.blocks, static_cast<unsigned>(a.parts));
-  device::launch(serial_wide<Io>, shape, a, after);
+  shape.shared_bytes = both ? sizeof(PairShared<Io>) : sizeof(WideShared<Io>);
+  shape.grid = dim3(static_cast<unsigned>(a.tasks), split.blocks / split.blocks_a_cta,
+                    static_cast<unsigned>(a.parts));
+  device::launch(both ? serial_pair<Io> : serial_wide<Io>, shape, a, after);
 }
 
 }  // namespace hyla::gdn

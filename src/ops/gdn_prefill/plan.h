@@ -18,6 +18,7 @@ struct PlanShape {
   double head_bytes = 0;  // of a chunk and head in memory: q, k, v, out and what is prepared
   double task_us = 5.7;   // of a task's states in cuda_fused, read and written
   bool wide = false;      // K above 128
+  bool pairs = true;  // then, may two blocks share a CTA? Their bits are not known to be the same
 
   std::int64_t tasks() const { return rows * heads; }
   double chunks() const {  // of a sequence
@@ -66,10 +67,9 @@ struct Walks {
 // `ctas` of one or two blocks walk over `chunks` each with outputs; no faster than the memory.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double chunk = s.wide              ? (s.waves(ctas) > 1 ? 2.1 : 1.67)
-                       : blocks_a_cta == 2 ? 1.5
-                       : crowded           ? 1.16
-                                           : 1.08;
+  const double narrow = blocks_a_cta == 2 ? 1.5 : crowded ? 1.16 : 1.08;
+  const double wide = blocks_a_cta == 2 ? 2.95 : s.waves(ctas) > 1 ? 2.1 : 1.67;
+  const double chunk = s.wide ? wide : narrow;
   constexpr double kBytesPerUs = 4.05e6;
   const double memory = s.chunks() * static_cast<double>(s.tasks()) * s.head_bytes / kBytesPerUs;
   return (crowded ? 10 : 7) + std::max(s.waves(ctas) * chunks * chunk, memory);
@@ -82,7 +82,7 @@ inline Walks split_walks(const PlanShape& s) {
   if (2 * ctas <= s.multiprocessors && s.chunks() > 8) {
     walks = {2, 1, serial_us(s, 2 * ctas, 0.84 * s.chunks(), 1)};
   }
-  if (s.blocks % 2 == 0 && !s.wide) {
+  if (s.blocks % 2 == 0 && (!s.wide || (s.pairs && s.waves(ctas) > 1))) {
     const double us = serial_us(s, ctas / 2, s.chunks(), 2);
     if (us < walks.us) walks = {1, 2, us};
   }
