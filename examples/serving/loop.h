@@ -22,7 +22,9 @@ struct Options {
   int requests = 12;
   int drafts = 3;  // most draft tokens of a row; 0: one token at a time
   std::uint32_t seed = 1;
-  bool quiet = false;  // the summary only
+  bool quiet = false;     // the summary only
+  bool bfloat16 = false;  // activations, convolution windows and keys and values; otherwise float32
+  std::string device = "CPU";  // as the summary calls it
 };
 
 inline constexpr int kMaxPrompt = 400, kMaxNew = 64;
@@ -60,6 +62,16 @@ inline std::vector<Request> make_requests(const Options& options, const Weights&
   return requests;
 }
 
+inline void print_device(const Options& options, const Model& model) {
+  std::printf("device    %s, %s\n", options.device.c_str(),
+              options.bfloat16 ? "bfloat16" : "float32");
+  for (const auto& [operation, names] : model.implementations()) {
+    std::printf("ran       %-16s by", operation.c_str());
+    for (const std::string& name : names) std::printf(" %s", name.c_str());
+    std::printf("\n");
+  }
+}
+
 inline void print_summary(const Scheduler& scheduler, const std::vector<Request>& requests,
                           double seconds) {
   const Statistics& s = scheduler.statistics();
@@ -79,12 +91,13 @@ inline void print_summary(const Scheduler& scheduler, const std::vector<Request>
 }
 
 // Recomputes every request from scratch. True when all of them agree.
-inline bool verify(const Weights& weights, const std::vector<Request>& requests, bool quiet) {
-  Progress progress("verifying", quiet);
+inline bool verify(const Weights& weights, const std::vector<Request>& requests,
+                   const Options& options) {
+  Progress progress("verifying", options.quiet);
   int good = 0, tokens = 0;
   double difference = 0, bound = INFINITY;  // the largest difference, the smallest bound
   for (const Request& r : requests) {
-    const Verdict verdict = verify(weights, r.tokens, r.prompt_length, r.logits);
+    const Verdict verdict = verify(weights, r.tokens, r.prompt_length, r.logits, options.bfloat16);
     good += verdict.good();
     tokens += verdict.tokens - verdict.wrong;
     if (!verdict.good()) {
@@ -101,11 +114,12 @@ inline bool verify(const Weights& weights, const std::vector<Request>& requests,
 }
 
 // Returns the exit code: 0 when every request is verified and no slot or page is lost.
-inline int run(const Options& options) {
+inline int run(const Options& options, Memory& memory) {
   const int slots = 1 + kRows * (options.drafts + 1) + kCheckpointSlots;
   const Weights weights = random_weights(options.seed);
   std::vector<Request> requests = make_requests(options, weights);
-  Model model(weights, slots, kPages, kMaxPrompt + kMaxNew, options.drafts);
+  Tensors tensors(memory, options.bfloat16 ? hyla::DType::kBFloat16 : hyla::DType::kFloat32);
+  Model model(weights, tensors, slots, kPages, kMaxPrompt + kMaxNew, options.drafts);
   Scheduler scheduler(slots, kPages, options.drafts);
 
   int total = 0;
@@ -126,10 +140,17 @@ inline int run(const Options& options) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
 
   scheduler.clear_cache();
+  print_device(options, model);
   print_summary(scheduler, requests, time.count());
   const bool leaked = scheduler.slots().used() + scheduler.pages().used() > 0;
   if (leaked) std::printf("leaked    slots or pages are still in use\n");
-  return verify(weights, requests, options.quiet) && !leaked ? 0 : 1;
+  return verify(weights, requests, options) && !leaked ? 0 : 1;
+}
+
+// In this machine's memory.
+inline int run(const Options& options) {
+  Memory memory;
+  return run(options, memory);
 }
 
 }  // namespace serving

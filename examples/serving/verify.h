@@ -3,11 +3,15 @@
 //
 // Twice: in double for the truth, and in float to learn how far rounding alone takes the logits of
 // this sequence. Serving may differ from the truth by kErrorFactor times that much: it rounds in
-// the same places, in another order.
+// the same places, in another order. With bfloat16 activations the float run rounds what operations
+// read and write to bfloat16 too.
 #pragma once
+
+#include <hyla/float.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "dense.h"
@@ -20,7 +24,8 @@ inline constexpr double kErrorFactor = 8;
 template <class Real>
 class Recomputation {
  public:
-  explicit Recomputation(const Weights& weights) : weights_(weights) {}
+  explicit Recomputation(const Weights& weights, bool bfloat16 = false)
+      : weights_(weights), bfloat16_(bfloat16) {}
 
   // Logits after every token of the sequence: [tokens, vocabulary].
   MatrixOf<Real> logits(const std::vector<int>& tokens) const {
@@ -41,8 +46,18 @@ class Recomputation {
   static Real silu(Real x) { return x * sigmoid(x); }
   static Real softplus(Real x) { return std::max(x, Real(0)) + std::log1p(std::exp(-std::abs(x))); }
 
-  static M gdn(const GdnWeights& w, const M& x) {
-    const M packed = multiply(x, w.in);
+  // What an operation reads or writes.
+  void store(Real* x, int count) const {
+    if (!bfloat16_) return;
+    for (int i = 0; i < count; ++i) x[i] = Real(float(hyla::bfloat16(float(x[i]))));
+  }
+  M stored(M x) const {
+    store(x.data.data(), int(x.data.size()));
+    return x;
+  }
+
+  M gdn(const GdnWeights& w, const M& x) const {
+    const M packed = stored(multiply(x, w.in));
     M qkv(x.rows, kConvDim), out(x.rows, kValues);
     for (int t = 0; t < x.rows; ++t) {
       for (int c = 0; c < kConvDim; ++c) {
@@ -53,6 +68,7 @@ class Recomputation {
         }
         qkv.row(t)[c] = silu(sum);
       }
+      store(qkv.row(t), kConvDim);
       for (int h = 0; h < 2 * kKeyHeads; ++h) {  // q and k to unit length
         Real* head = qkv.row(t) + h * kKeyDim;
         const Real factor = 1 / std::sqrt(dot(head, head, kKeyDim) + Real(1e-6));
@@ -77,22 +93,26 @@ class Recomputation {
           for (int i = 0; i < kKeyDim; ++i) s[i] += delta * k[i];
           o[j] = dot(s, q, kKeyDim) / std::sqrt(Real(kKeyDim));
         }
+        store(o, kValueDim);
         rms_norm(o, w.out_norm);
         for (int j = 0; j < kValueDim; ++j) o[j] *= silu(packed.row(t)[kZ + hv * kValueDim + j]);
       }
     }
-    return multiply(out, w.out);
+    return multiply(stored(std::move(out)), w.out);
   }
 
-  static M attention(const AttentionWeights& w, const M& x) {
+  M attention(const AttentionWeights& w, const M& x) const {
     M packed = multiply(x, w.in), out(x.rows, kQueries);
     for (int t = 0; t < x.rows; ++t) {
       for (int h = 0; h < kQueryHeads + kKvHeads; ++h) {
         const bool query = h < kQueryHeads;
         const int column = query ? h * kHeadDim : kK + (h - kQueryHeads) * kHeadDim;
         rms_norm(packed.row(t) + column, query ? w.q_norm : w.k_norm);
+        if (!query) store(packed.row(t) + column, kHeadDim);
         rope(packed.row(t) + column, t);
+        store(packed.row(t) + column, kHeadDim);
       }
+      store(packed.row(t) + kV, kKv);
     }
     std::vector<Real> weight(x.rows);
     for (int t = 0; t < x.rows; ++t) {
@@ -108,6 +128,7 @@ class Recomputation {
         for (int i = 0; i < kHeadDim; ++i) {
           Real value = 0;
           for (int s = 0; s <= t; ++s) value += weight[s] / sum * packed.row(s)[kV + kv + i];
+          store(&value, 1);
           out.row(t)[h * kHeadDim + i] = value * sigmoid(packed.row(t)[kGate + h * kHeadDim + i]);
         }
       }
@@ -116,6 +137,7 @@ class Recomputation {
   }
 
   const Weights& weights_;
+  bool bfloat16_;
 };
 
 struct Verdict {
@@ -126,9 +148,9 @@ struct Verdict {
 
 // `served` holds the logits that each generated token was chosen from.
 inline Verdict verify(const Weights& weights, const std::vector<int>& tokens, int prompt_length,
-                      const std::vector<std::vector<float>>& served) {
+                      const std::vector<std::vector<float>>& served, bool bfloat16) {
   const MatrixOf<double> truth = Recomputation<double>(weights).logits(tokens);
-  const MatrixOf<float> rounded = Recomputation<float>(weights).logits(tokens);
+  const MatrixOf<float> rounded = Recomputation<float>(weights, bfloat16).logits(tokens);
   Verdict verdict;
   verdict.tokens = int(tokens.size()) - prompt_length;
   if (verdict.tokens != int(served.size())) verdict.wrong = verdict.tokens;

@@ -26,7 +26,9 @@ silent() { ! grep -q -E -e "$1" "$work/out" "$work/err" || fail "something says 
 # The last number that stands before a word of a line that begins with another.
 number() { sed -n "s/^$1 .*[^0-9]\([0-9][0-9]*\) $2.*/\1/p" "$work/out"; }
 
-demo 0 --requests 7
+demo 0 --requests 7 --device cpu
+says '^device +CPU, float32'
+says '^ran +attention.run +by [a-z]'
 says '^served +7 requests'
 says '^verified +7 of 7 requests, [1-9][0-9]* tokens, max logit difference .* \(bound .*\)$'
 says '^slots .* 0 at the end'
@@ -41,7 +43,7 @@ accepted=$(number drafts accepted) proposed=$(sed -n 's/^drafts  *\([0-9]*\) pro
 
 # Drafts change who is in a step, never how much is generated.
 tokens=$(number verified tokens)
-demo 0 --requests 7 --drafts 0 --quiet
+demo 0 --requests 7 --drafts 0 --device cpu --quiet
 says '^drafts +0 proposed'
 silent '^serving'
 [ "$(number verified tokens)" = "$tokens" ] || fail "without drafts $(number verified tokens) tokens, not $tokens"
@@ -49,9 +51,16 @@ silent '^serving'
 demo 0 --requests 1 --seed 7 --drafts 7 --quiet
 says '^verified +1 of 1 requests'
 
+# Wherever it runs by itself.
+demo 0 --requests 2 --quiet
+says '^verified +2 of 2 requests'
+demo 0 --requests 2 --device cpu --dtype bfloat16 --quiet
+says '^device +CPU, bfloat16'
+says '^verified +2 of 2 requests'
+
 demo 0 --help
 says 'Examples:'
-for wrong in '--requests 0' '--drafts 8' '--drafts -1' '--seed x' '--frob' 'gdn_decode'; do
+for wrong in '--requests 0' '--drafts 8' '--drafts -1' '--seed x' '--frob' '--device gpu' '--dtype f16' 'gdn_decode'; do
   demo 2 $wrong
   [ ! -s "$work/out" ] || fail "hyla demo $wrong: writes to stdout though it refuses"
 done

@@ -1,17 +1,70 @@
 // The serving loop of examples/, as a subcommand.
 #include <fmt/core.h>
+#include <hyla/backend.h>
 
 #include <memory>
 
 #include "../../examples/serving/loop.h"
 #include "commands.h"
+#include "testing/device_memory.h"
 
 namespace hyla::tool {
+namespace {
+
+class DeviceMemory : public serving::Memory {
+ public:
+  explicit DeviceMemory(Device device) : device_(device) {}
+  Context context() const override {
+    Context context;
+    context.device = device_;
+    context.stream = testing::cuda::stream();
+    return context;
+  }
+  void* allocate(std::size_t bytes) override { return testing::cuda::allocate(bytes); }
+  void release(void* memory) override { testing::cuda::release(memory); }
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    testing::cuda::synchronize();
+    testing::cuda::upload(to, from, bytes);
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    testing::cuda::synchronize();
+    testing::cuda::download(to, from, bytes);
+  }
+
+ private:
+  Device device_;
+};
+
+// The first GPU that hyla has kernels for; null: there is none.
+const DeviceInfo* find_gpu(const std::vector<DeviceInfo>& all) {
+  for (const DeviceInfo& info : all) {
+    if (info.device.kind == Device::Kind::kCuda && info.compute_capability == 90) return &info;
+  }
+  return nullptr;
+}
+
+int serve(serving::Options options, const std::string& device, const std::string& dtype) {
+  const std::vector<DeviceInfo> all = devices();
+  const DeviceInfo* gpu = find_gpu(all);
+  if (device == "cuda" && gpu == nullptr) {
+    throw InvalidArgument("--device", "cpu or auto", "cuda, but there is no Hopper GPU here");
+  }
+  const bool on_gpu = device != "cpu" && gpu != nullptr;
+  options.bfloat16 = dtype == "bfloat16" || (dtype == "auto" && on_gpu);
+  if (!on_gpu) return serving::run(options);
+  options.device = gpu->name;
+  DeviceMemory memory(gpu->device);
+  return serving::run(options, memory);
+}
+
+}  // namespace
 
 void add_demo(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "demo", "Serve a small hybrid model with random weights and verify every token");
   auto options = std::make_shared<serving::Options>();
+  auto device = std::make_shared<std::string>("auto");
+  auto dtype = std::make_shared<std::string>("auto");
   command->add_option("--requests", options->requests, "How many requests arrive")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -20,14 +73,24 @@ void add_demo(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Seed of the weights and the prompts")
       ->capture_default_str();
+  command
+      ->add_option("--device", *device, "Where operations run; auto: on a GPU where there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--dtype", *dtype, "Of activations and keys; auto: bfloat16 on a GPU")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
+      ->capture_default_str();
   command->add_flag("--quiet", options->quiet, "No progress, only the summary");
   command->footer(
       "Examples:\n  hyla demo\n  hyla demo --requests 40 --drafts 5\n"
+      "  hyla demo --device cuda --dtype float32\n"
       "The program is examples/serving_loop.cpp; examples/README.md explains it.");
-  command->callback([options] {
+  command->callback([options, device, dtype] {
     // What goes wrong here is not the user's: it counts as a failed check.
     try {
-      exit_code() = serving::run(*options);
+      exit_code() = serve(*options, *device, *dtype);
+    } catch (const InvalidArgument&) {
+      throw;
     } catch (const std::exception& error) {
       fmt::print(stderr, "hyla: demo: {}\n", error.what());
       exit_code() = kCheckFailed;
