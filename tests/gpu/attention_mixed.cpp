@@ -21,9 +21,11 @@ std::string first_choice(const DeviceCall& gpu) {
   return {};
 }
 
+// Short keys are one kernel's, long ones two kernels'.
 const std::vector<std::string> kMixtures = {
+    "attention_prefill:lens=1x6+41+1x3+70+0+4,kvlen=600+1+17+64+200+31+41+2+77+5+100+16+133,",
     "attention_prefill:lens=1x6+41+1x3+70+0+4,kvlen=300+1+17+64+200+31+41+2+77+5+100+16+133,",
-    "attention_prefill:lens=16+17+1+40,kvlen=16+60+500+41,"};
+    "attention_prefill:lens=16+17+1+40,kvlen=16+60+900+41,"};
 
 TEST_F(GpuAttentionMixed, LongAndShortRows) {
   std::uint64_t seed = 6000;
@@ -76,18 +78,22 @@ Call alone(const Call& all, std::int64_t row) {
   return one;
 }
 
+// Rows of one query, drafts and prompts, few queries behind keys that would be cut otherwise.
 TEST_F(GpuAttentionMixed, ARowsBitsDoNotDependOnItsNeighbours) {
   CaseOptions options;
   options.starts = true;
   int seed = 6500;
   for (const char* rows : {"attention_prefill:lens=1+20+3+1+70+16,kvlen=300+90+77+700+71+150,",
-                           "attention_prefill:lens=4+4+1,kvlen=1100+20+400,"}) {
-    for (const char* shape : {"hq=8,hk=1,d=256", "hq=8,hk=4,d=128", "hq=8,hk=1,d=256,kv=e4m3",
-                              "hq=4,hk=2,d=64,mask=window,window=200"}) {
+                           "attention_prefill:lens=4+4+1,kvlen=1100+20+400,",
+                           "attention_prefill:lens=20+150,kvlen=2100+150,"}) {
+    for (const char* shape :
+         {"hq=8,hk=1,d=256", "hq=8,hk=4,d=128", "hq=8,hk=1,d=256,kv=e4m3", "hq=8,hk=1,d=128,page=1",
+          "hq=4,hk=2,d=64,mask=window,window=200", "hq=3,hk=1,d=64,kv=int8,page=3"}) {
       const std::string problem = std::string(rows) + shape + ",seed=" + std::to_string(++seed);
       Call all = random_call(parse_problem(problem), options);
       all.context.batch_invariant = true;
       const DeviceCall batch(all);
+      EXPECT_EQ(first_choice(batch), "cuda_prefill") << problem;
       batch.launch("");
       const Call together = batch.result();
       const Comparison comparison = Judge(all).compare(together);

@@ -8,6 +8,7 @@
 #include "problem/attention.h"
 #include "reference/attention.h"
 #ifdef HYLA_HAS_CUDA
+#include "device/launch.h"
 #include "ops/attention/launch_rows.h"
 #include "ops/attention/mixed.h"
 #include "ops/attention_decode/launch_decode.h"
@@ -41,6 +42,7 @@ const char* decode_refuses(const Problem& problem, const Context& context) {
 }
 
 const char* mixed_refuses(const Problem& problem, const Context& context) {
+  if (context.batch_invariant) return "one kernel for short rows, another for long ones";
   if (guess(problem) != Guess::kMixed) return "rows seem to be alike";
   if (const char* reason = attention::attention_prefill_refuses(problem, context)) return reason;
   return decode_refuses(problem, context);
@@ -58,8 +60,22 @@ std::size_t decode_part(const Problem& problem) {
 std::size_t mixed_bytes(const Problem& problem) {
   return decode_part(problem) + prefill_bytes(problem);
 }
+// Where all items of the prefill kernel run at once and none is long, a second kernel costs more
+// than it brings.
+bool one_kernel_is_enough(const Problem& problem, const Context& context) {
+  constexpr std::int64_t kFewKeys = 512;  // of a row
+  const attention::Queries& q = problem.queries;
+  const std::int64_t packed = q.q.shape[0] * (q.query_heads / q.kv_heads);
+  const std::int64_t items = q.kv_heads * (packed / 128 + q.rows);
+  return attention::most_keys(problem.cache) <= kFewKeys &&
+         items <= device::multiprocessors(context);
+}
 // Each kernel finds its rows on the device.
 void launch_mixed(const Problem& problem, const Workspace& workspace, const Context& context) {
+  if (one_kernel_is_enough(problem, context)) {
+    attention::launch_attention_prefill(problem, 0, workspace, context);
+    return;
+  }
   const std::int64_t most = most_decode_rows(problem);
   const std::size_t before = decode_part(problem);
   Workspace rest = workspace;
@@ -71,10 +87,10 @@ void launch_mixed(const Problem& problem, const Workspace& workspace, const Cont
 
 const char* prefill_refuses(const Problem& problem, const Context& context) {
   const attention::Queries& q = problem.queries;
-  if (context.batch_invariant) return "bits that depend on the lengths of other rows";
-  if (guess(problem) == Guess::kDecode || q.q.shape[0] <= kDecodeTokens * q.rows) {
-    return "takes more than 16 tokens a row";
-  }
+  // Where a row's bits are its own, this kernel takes all rows, and does not cut them.
+  const bool short_rows =
+      guess(problem) == Guess::kDecode || q.q.shape[0] <= kDecodeTokens * q.rows;
+  if (short_rows && !context.batch_invariant) return "takes more than 16 tokens a row";
   return attention::attention_prefill_refuses(problem, context);
 }
 void launch_prefill(const Problem& problem, const Workspace& workspace, const Context& context) {

@@ -80,8 +80,9 @@ struct RingPosition {
   }
 };
 
+// Tiles must be aligned to 1024 bytes, and so must be the memory that this is put in.
 template <class Shape>
-struct alignas(1024) TileShared {
+struct alignas(128) TileShared {
   using Tile = unsigned char[Shape::kTileBytes];
   unsigned char queries[Shape::kQueryBytes];  // [chunk][row][128 bytes]
   Tile keys[Shape::kSlots], values[Shape::kSlots];
@@ -92,5 +93,18 @@ struct alignas(1024) TileShared {
   Item items[4];
   VisibleKeys visible[Shape::kRows];
 };
+
+// Caches of one byte: what the columns of scores and of probabilities are multiplied with, behind
+// TileShared. A slot comes with a tile of keys and is read a little longer than that: until the next
+// one is released.
+template <class Shape>
+struct ColumnScales {
+  static constexpr int kSlots = Shape::kSlots + 1;
+  float keys[kSlots][Shape::kKeys], values[kSlots][Shape::kKeys];
+};
+template <class Shape>
+__device__ __forceinline__ ColumnScales<Shape>& column_scales(TileShared<Shape>& shared) {
+  return *reinterpret_cast<ColumnScales<Shape>*>(&shared + 1);
+}
 
 }  // namespace hyla::attention

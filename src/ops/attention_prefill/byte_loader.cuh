@@ -1,10 +1,11 @@
 // Keys and values of one byte each, made 16-bit numbers on their way into shared memory: four warps,
-// a quarter of the rows of every tile each. Bytes and scales wait in a ring of shared memory, where a
-// thread reads only what it has copied itself, so nobody else waits for it; page numbers are asked
-// for a tile ahead.
+// a quarter of the rows of every tile each. The copy engine brings them to buffers of the warp's own,
+// row by row, wherever they lie; page numbers and scales are asked for a tile ahead.
+//
+// A fence of the proxies waits for whatever its thread has asked of memory: copies by the thread
+// itself (cp.async) in front of it would be waited for, and loads come right behind it.
 #pragma once
 
-#include "arch/cp_async.cuh"
 #include "arch/tma.cuh"
 #include "ops/attention_prefill/byte_rows.h"
 #include "ops/attention_prefill/kernel_tile.cuh"
@@ -16,70 +17,63 @@ template <class Shape, class Arguments, class Element>
 struct ByteLoader {
   static constexpr int kWarps = 4;
   static constexpr bool kOneCopy = true;
-  static constexpr int kArrivals = 128;  // on a slot's `full`
-  static constexpr int kRowsPerWarp = Shape::kKeys / 4;
-  static constexpr int kPieces = Shape::kDim / 8;  // of a row, 8 bytes each
-  static constexpr int kTogether = 32 / kPieces;   // rows a load
-  static constexpr int kTileLoads = kRowsPerWarp / kTogether;
-  static constexpr int kLoads = 4;                      // of a batch
-  static constexpr int kBatches = kTileLoads / kLoads;  // of a tile
-  static constexpr int kStages = 5;                     // batches that are on their way
-  // The rows of a batch are some of a group of eight, or whole groups.
-  static_assert(8 % (kLoads * kTogether) == 0 || kLoads * kTogether % 8 == 0);
-  static_assert(kTileLoads % kLoads == 0 && kRowsPerWarp % 8 == 0);
+  static constexpr int kArrivals = 128;                      // on a slot's `full`
+  static constexpr int kRows = Shape::kKeys / 4;             // of a warp and tile
+  static constexpr int kPieces = Shape::kDim / 16;           // of a row, 16 bytes each
+  static constexpr int kTogether = 32 / kPieces;             // rows a load of the warp
+  static constexpr int kLoads = kRows / kTogether;           // of a tile's keys or values
+  static constexpr int kAhead = Shape::kDim == 256 ? 1 : 2;  // tiles that are on their way
+  static_assert(Shape::kDim >= 64 && kRows == 16);
 
-  struct Stage {
-    uint2 bytes[kLoads][128];  // of a thread
-    float scales[kLoads][128];
+  // Behind TileShared.
+  struct Shared {
+    ColumnScales<Shape> scales;
+    arch::Mbarrier landed[kWarps][2][kAhead];  // keys, values
+    alignas(16) unsigned char bytes[kWarps][2][kAhead][kRows * Shape::kDim];
   };
-  static constexpr int kSharedBytes = kStages * static_cast<int>(sizeof(Stage));
+  static constexpr int kSharedBytes = static_cast<int>(sizeof(Shared));
+  static __device__ __forceinline__ Shared& behind(TileShared<Shape>& memory) {
+    return *reinterpret_cast<Shared*>(&memory + 1);
+  }
+  static __device__ __forceinline__ void init(TileShared<Shape>& memory) {
+    for (int i = 0; i < kWarps * 2 * kAhead; ++i) arch::init(behind(memory).landed[0][0][i], 1);
+  }
 
-  // Of the row that this lane looks up.
-  struct RowPlace {
-    int outer = -1, token = 0;
-  };
-
-  // The order of an item's batches: keys of the last two tiles, then values of one tile and keys of
-  // the next in turns.
-  struct Cursor {
-    int key_tile, value_tile, first, part = 0;
-    bool at_keys = true;
-
-    __device__ __forceinline__ explicit Cursor(const Item& item)
-        : key_tile(item.last_tile), value_tile(item.last_tile), first(item.first_tile) {}
-    __device__ __forceinline__ bool at_end() const { return value_tile < first; }
-    __device__ __forceinline__ void advance() {
-      if (++part < kBatches) return;
-      part = 0;
-      if (at_keys) {
-        --key_tile;
-      } else {
-        --value_tile;
-      }
-      at_keys = key_tile >= first && value_tile - key_tile < 2;
-    }
+  // Where the warp's rows of a tile are.
+  struct Places {
+    int outer = -1, token = 0;  // of the row that this lane has looked up
+    std::uint32_t there = 0;    // a bit for each row
   };
 
   const Arguments& a;
   TileShared<Shape>& shared;
-  Stage* const stages;
+  Shared& own;
   const int warp, lane;
+  // What this lane widens: 16 bytes of the rows first_row, first_row + kTogether, ... of the warp's
+  // rows. Eight lanes read and write two rows, so that they find different banks.
+  const int parity, piece, first_row;
   RingPosition<Shape::kSlots> key{}, value{};
-  RingPosition<kStages> in{}, out{};
+  RingPosition<kAhead> in[2]{}, out[2]{};  // keys, values
+  RingPosition<ColumnScales<Shape>::kSlots> scale{};
 
   __device__ __forceinline__ ByteLoader(const Arguments& arguments, TileShared<Shape>& memory,
                                         int warp_index, int lane_index)
       : a(arguments),
         shared(memory),
-        stages(reinterpret_cast<Stage*>(&memory + 1)),
+        own(behind(memory)),
         warp(warp_index),
-        lane(lane_index) {}
+        lane(lane_index),
+        parity(lane_index >> 2 & 1),
+        piece(((lane_index & 3) | (lane_index >> 3) % (kPieces / 4) * 4) ^
+              (kPieces > 4 ? 4 * parity : 0)),
+        first_row(2 * ((lane_index >> 3) / (kPieces / 4)) + parity) {}
 
+  // Lane l looks up row l of the warp's rows.
   __device__ __forceinline__ int token_of(int tile) const {
-    return tile * Shape::kKeys + warp * kRowsPerWarp + lane;
+    return tile * Shape::kKeys + warp * kRows + lane;
   }
   __device__ __forceinline__ bool sees(const Item& item, int token) const {
-    return lane < kRowsPerWarp && token >= item.seen_begin && token < item.seen_end;
+    return lane < kRows && token >= item.seen_begin && token < item.seen_end;
   }
   __device__ __forceinline__ KvRows::Entry ask(const Item& item, int tile) const {
     const int token = token_of(tile);
@@ -87,168 +81,222 @@ struct ByteLoader {
     return a.keys.entry(static_cast<std::uint32_t>(item.row), static_cast<std::uint32_t>(token));
   }
   // Keys and values have one page table.
-  __device__ __forceinline__ RowPlace find(KvRows::Entry found, const Item& item, int tile) const {
-    const int token = token_of(tile);
-    if (!sees(item, token)) return {};
-    const KvRows::Place place = a.keys.place(found, static_cast<std::uint32_t>(item.row),
-                                             static_cast<std::uint32_t>(token));
-    return {static_cast<int>(place.outer), static_cast<int>(place.token)};
-  }
-
-  // Of keys or values: a choice between values, not between addresses of arguments, which would have
-  // to be loaded like memory.
-  template <class T>
-  __device__ __forceinline__ T pick(bool is_key, T ByteRows::*member) const {
-    return is_key ? a.keys.*member : a.values.*member;
-  }
-
-  // With 0 of Bytes to read the destination becomes zero.
-  template <int Bytes>
-  static __device__ __forceinline__ void copy(const void* to, std::uint64_t from, bool read) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(arch::shared_address(to)),
-                 "l"(from), "n"(Bytes), "r"(read ? Bytes : 0)
-                 : "memory");
-  }
-
-  __device__ __forceinline__ void fetch(bool is_key, int part, RowPlace at, int head) {
-    std::uint64_t own = 0, own_scale = 0;
-    const bool scaled = a.keys.scales != nullptr;
-    if (at.outer >= 0) {
-      own = reinterpret_cast<std::uint64_t>(
-          (is_key ? a.keys.values : a.values.values) +
-          at.outer * (is_key ? a.keys.outer_bytes : a.values.outer_bytes) +
-          at.token * (is_key ? a.keys.token_bytes : a.values.token_bytes) +
-          head * (is_key ? a.keys.head_bytes : a.values.head_bytes));
-      own_scale = reinterpret_cast<std::uint64_t>(pick(is_key, &ByteRows::scales) +
-                                                  at.outer * pick(is_key, &ByteRows::scale_outer) +
-                                                  at.token * pick(is_key, &ByteRows::scale_token) +
-                                                  head * pick(is_key, &ByteRows::scale_head));
+  __device__ __forceinline__ Places find(KvRows::Entry found, const Item& item, int tile) const {
+    Places places;
+    if (const int token = token_of(tile); sees(item, token)) {
+      const KvRows::Place at = a.keys.place(found, static_cast<std::uint32_t>(item.row),
+                                            static_cast<std::uint32_t>(token));
+      places.outer = static_cast<int>(at.outer);
+      places.token = static_cast<int>(at.token);
     }
-    const int piece = lane % kPieces, first = lane / kPieces + part * kLoads * kTogether;
-    const bool inside = piece * 8 < (is_key ? a.key_bytes : a.value_bytes);
-    std::int64_t group = 0;
-    if (pick(is_key, &ByteRows::scale_groups) > 1) {
-      group = 4 * pick(is_key, &ByteRows::scale_inner) *
-              min(static_cast<unsigned>(piece) /
-                      static_cast<unsigned>(pick(is_key, &ByteRows::scale_chunks)),
-                  static_cast<unsigned>(pick(is_key, &ByteRows::scale_groups) - 1));
+    places.there = __ballot_sync(0xffffffffu, places.outer >= 0);
+    return places;
+  }
+
+  template <bool kIsKey>
+  const __device__ __forceinline__ ByteRows& rows() const {
+    if constexpr (kIsKey) {
+      return a.keys;
+    } else {
+      return a.values;
     }
-    Stage& stage = stages[in.slot];
-    const int thread = 32 * warp + lane;
-    const auto anywhere = reinterpret_cast<std::uint64_t>(a.out);
-    // All shuffles are under way together.
-    std::uint64_t from[kLoads], scale[kLoads];
+  }
+  template <bool kIsKey>
+  __device__ __forceinline__ const float* scale_of(const Places& at, int head) const {
+    const ByteRows& r = rows<kIsKey>();
+    return r.scales + at.outer * r.scale_outer + at.token * r.scale_token + head * r.scale_head;
+  }
+  // Of keys (x) and values (y) of the lane's row; what nobody sees counts 0.
+  __device__ __forceinline__ float2 row_scales(const Places& at, int head) const {
+    float2 result{0, 0};
+    if (at.outer < 0) return result;
+    if (a.keys.folds) result.x = *scale_of<true>(at, head);
+    if (a.values.folds) result.y = *scale_of<false>(at, head);
+    return result;
+  }
+
+  // Lane l brings the row that it has looked up; rows that are nowhere stay as they are.
+  template <bool kIsKey>
+  __device__ __forceinline__ void fetch(const Places& at, int head) {
+    constexpr int kKind = kIsKey ? 0 : 1;
+    unsigned char* stage = own.bytes[warp][kKind][in[kKind].slot];
+    arch::Mbarrier& landed = own.landed[warp][kKind][in[kKind].slot];
+    in[kKind].advance();
+    const ByteRows& r = rows<kIsKey>();
+    const bool there = at.outer >= 0;
+    const char* from =
+        r.values + head * r.head_bytes + at.outer * r.outer_bytes + at.token * r.token_bytes;
+    const int bytes = kIsKey ? a.key_bytes : a.value_bytes;
+    if (a.keys.sixteens) {
+      if (lane == 0) {
+        arch::arrive_expecting(landed, static_cast<std::uint32_t>(__popc(at.there) * bytes));
+      }
+      __syncwarp();
+      if (there) {
+        arch::load_bulk(stage + lane * Shape::kDim, from, static_cast<std::uint32_t>(bytes),
+                        landed);
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; there && i < bytes; i += 8) {
+        *reinterpret_cast<uint2*>(stage + lane * Shape::kDim + i) =
+            *reinterpret_cast<const uint2*>(from + i);
+      }
+      __syncwarp();
+      if (lane == 0) arch::arrive(landed);
+    }
+    __syncwarp();
+  }
+
+  // What has landed; what lies nowhere, or behind the end of a row, counts 0.
+  template <bool kIsKey>
+  __device__ __forceinline__ void read(uint4 (&bytes)[kLoads], const Places& at) {
+    constexpr int kKind = kIsKey ? 0 : 1;
+    RingPosition<kAhead>& from = out[kKind];
+    arch::wait(own.landed[warp][kKind][from.slot], from.parity);
+    const std::uint32_t address = arch::shared_address(own.bytes[warp][kKind][from.slot]) +
+                                  16 * piece + first_row * Shape::kDim;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      from[i] = __shfl_sync(0xffffffffu, own, first + i * kTogether);
-      if (scaled) scale[i] = __shfl_sync(0xffffffffu, own_scale, first + i * kTogether);
-    }
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const bool read = from[i] != 0 && inside;
-      copy<8>(&stage.bytes[i][thread], read ? from[i] + piece * 8 : anywhere, read);
-      if (scaled) copy<4>(&stage.scales[i][thread], read ? scale[i] + group : anywhere, read);
-    }
-    in.advance();
-  }
-
-  template <bool kIntegers>
-  static __device__ __forceinline__ void store(const uint2 (&bytes)[kLoads],
-                                               const float (&scale)[kLoads], std::uint32_t to,
-                                               std::uint32_t chunk) {
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      constexpr auto kEight = 8u;
-      const std::uint32_t row = i * kTogether;
-      const uint4 x = widened<Element, kIntegers>(bytes[i], scale[i]);
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(
-                       to + row / kEight * Shape::kGroupBytes + row % kEight * 128 +
-                       (chunk ^ (row % kEight << 4))),
-                   "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(bytes[i].x), "=r"(bytes[i].y), "=r"(bytes[i].z), "=r"(bytes[i].w)
+                   : "r"(address + i * kTogether * Shape::kDim)
                    : "memory");
     }
-  }
-
-  __device__ __forceinline__ void widen(int part, std::uint32_t slot) {
-    const int piece = lane % kPieces, thread = 32 * warp + lane;
-    const int rows_before = part * kLoads * kTogether;
-    const int in_group = rows_before % 8 + lane / kPieces;
-    const auto chunk = static_cast<std::uint32_t>((piece % 8 ^ in_group) << 4);
-    const std::uint32_t to = slot +
-                             (warp * kRowsPerWarp / 8 + rows_before / 8) * Shape::kGroupBytes +
-                             piece / 8 * 1024 + in_group * 128;
-    const Stage& stage = stages[out.slot];
-    const bool scaled = a.keys.scales != nullptr;  // values alike
-    uint2 bytes[kLoads];
-    float scale[kLoads];
-    // In front of all stores, which the compiler does not do by itself.
+    from.advance();
+    __syncwarp();  // the copy engine may write here again
+    constexpr std::uint32_t kAll = (1u << kRows) - 1;
+    const int width = kIsKey ? a.key_bytes : a.value_bytes;
+    if (at.there == kAll && width == Shape::kDim) return;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      scale[i] = 1.0f;
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                   : "=r"(bytes[i].x), "=r"(bytes[i].y)
-                   : "r"(arch::shared_address(&stage.bytes[i][thread])));
-      if (scaled) {
-        asm volatile("ld.shared.f32 %0, [%1];"
-                     : "=f"(scale[i])
-                     : "r"(arch::shared_address(&stage.scales[i][thread])));
+      const bool row = at.there >> (i * kTogether + first_row) & 1;
+      if (!row || 16 * piece >= width) bytes[i].x = bytes[i].y = 0;
+      if (!row || 16 * piece + 8 >= width) bytes[i].z = bytes[i].w = 0;
+    }
+  }
+
+  static __device__ __forceinline__ void store(std::uint32_t to, const uint4& x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w)
+                 : "memory");
+  }
+  template <class Widen>
+  static __device__ __forceinline__ void store_all(const uint4 (&bytes)[kLoads], std::uint32_t to,
+                                                   const Widen& widen) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int row = i * kTogether;  // behind the lane's first
+      const std::uint32_t at = (to + row / 8 * Shape::kGroupBytes + row % 8 * 128) ^ (row % 8 << 4);
+      store(at, widen(make_uint2(bytes[i].x, bytes[i].y), i, 0));
+      store(at ^ 16, widen(make_uint2(bytes[i].z, bytes[i].w), i, 1));
+    }
+  }
+
+  // With the scale of each eight values, one rounding.
+  template <bool kIsKey, bool kIntegers>
+  __device__ __forceinline__ void store_scaled(const uint4 (&bytes)[kLoads], std::uint32_t to,
+                                               const Places& at, int head) const {
+    const ByteRows& r = rows<kIsKey>();
+    const auto own_scales =
+        at.outer < 0 ? 0 : reinterpret_cast<std::uint64_t>(scale_of<kIsKey>(at, head));
+    store_all(bytes, to, [&](uint2 eight, int i, int half) {
+      const auto* row = reinterpret_cast<const float*>(
+          __shfl_sync(0xffffffffu, own_scales, i * kTogether + first_row));
+      const int group = min((2 * piece + half) / r.scale_chunks, r.scale_groups - 1);
+      const float x = row == nullptr ? 0.0f : row[group * r.scale_inner];
+      return widened_scaled<Element, kIntegers>(eight, x);
+    });
+  }
+
+  template <bool kIsKey>
+  __device__ __forceinline__ void widen(const uint4 (&bytes)[kLoads], std::uint32_t slot,
+                                        const Places& at, int head) const {
+    const std::uint32_t to = slot + warp * (kRows / 8) * Shape::kGroupBytes + piece / 4 * 1024 +
+                             first_row * 128 + ((2 * (piece & 3) ^ first_row) << 4);
+    const bool integers = a.keys.integers, plain = rows<kIsKey>().scales == nullptr;
+    if (plain || rows<kIsKey>().folds) {
+      if (integers) {
+        store_all(bytes, to, [](uint2 x, int, int) { return widened<Element, true>(x); });
+      } else {
+        store_all(bytes, to, [](uint2 x, int, int) { return widened<Element, false>(x); });
       }
-    }
-    if (a.keys.integers) {
-      store<true>(bytes, scale, to, chunk);
+    } else if (integers) {
+      store_scaled<kIsKey, true>(bytes, to, at, head);
     } else {
-      store<false>(bytes, scale, to, chunk);
+      store_scaled<kIsKey, false>(bytes, to, at, head);
     }
-    out.advance();
   }
 
-  __device__ __forceinline__ void hand_over(const Cursor& at) {
-    auto& ring = at.at_keys ? shared.key_ring : shared.value_ring;
-    const int slot = at.at_keys ? key.slot : value.slot;
-    if (at.part == 0) arch::wait(ring.empty[slot], (at.at_keys ? key.parity : value.parity) ^ 1);
-    widen(at.part, arch::shared_address(at.at_keys ? shared.keys : shared.values) +
-                       slot * Shape::kTileBytes);
-    if (at.part < kBatches - 1) return;
+  __device__ __forceinline__ void hand_over_keys(const uint4 (&bytes)[kLoads], const Places& at,
+                                                 int head, float2 folded) {
+    arch::wait(shared.key_ring.empty[key.slot], key.parity ^ 1);
+    if (lane < kRows) {
+      own.scales.keys[scale.slot][warp * kRows + lane] = folded.x;
+      own.scales.values[scale.slot][warp * kRows + lane] = folded.y;
+    }
+    scale.advance();
+    widen<true>(bytes, arch::shared_address(shared.keys) + key.slot * Shape::kTileBytes, at, head);
     arch::fence_async_proxy();
-    arch::arrive(ring.full[slot]);
-    if (at.at_keys) {
-      key.advance();
-    } else {
-      value.advance();
-    }
+    arch::arrive(shared.key_ring.full[key.slot]);
+    key.advance();
+  }
+  __device__ __forceinline__ void hand_over_values(const uint4 (&bytes)[kLoads], const Places& at,
+                                                   int head) {
+    arch::wait(shared.value_ring.empty[value.slot], value.parity ^ 1);
+    widen<false>(bytes, arch::shared_address(shared.values) + value.slot * Shape::kTileBytes, at,
+                 head);
+    arch::fence_async_proxy();
+    arch::arrive(shared.value_ring.full[value.slot]);
+    value.advance();
   }
 
-  // In the order of use; `draw` is called when few tiles are left.
+  // In the order of use, keys a tile ahead of values; `draw` is called when few tiles are left.
   template <class Draw>
   __device__ __forceinline__ void load(const Item& item, const Draw& draw) {
-    if (item.last_tile < 0) {
-      draw();
-      return;
+    const int first = item.first_tile, last = item.last_tile, head = item.head;
+    if (last - first < 2) draw();
+    if (last < 0) return;
+    KvRows::Entry entry = ask(item, last);
+    Places places[kAhead + 2];  // of the last tiles of keys that were fetched, the newest first
+    int next = last;            // tile of keys to fetch
+    const auto fetch_keys = [&] {
+#pragma unroll
+      for (int i = kAhead + 1; i > 0; --i) places[i] = places[i - 1];
+      if (next < first) return;
+      places[0] = find(entry, item, next);
+      fetch<true>(places[0], head);
+      --next;
+    };
+    const auto ask_next = [&] {
+      if (next >= first) entry = ask(item, next);
+    };
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      fetch_keys();
+      ask_next();
+      if (last - i >= first) fetch<false>(places[0], head);
     }
-    Cursor ahead(item), at(item);
-    KvRows::Entry entry = ask(item, ahead.key_tile);
-    RowPlace newer, older;  // of the last two tiles of keys
+    float2 folded = row_scales(places[kAhead - 1], head);  // of the next keys to hand over
+    // Keys of tile - 1 and values of `tile`; the last tile's keys come in front of all.
 #pragma unroll 1
-    for (int count = 0; !at.at_end(); ++count) {
-      if (!ahead.at_end()) {
-        if (ahead.part == 0 && ahead.at_keys) {
-          older = newer;
-          newer = find(entry, item, ahead.key_tile);
-          if (ahead.key_tile > ahead.first) entry = ask(item, ahead.key_tile - 1);
-        }
-        if (ahead.part == 0 && !ahead.at_keys) {
-          const int left = ahead.value_tile - ahead.first;
-          if (left == 2 || (left < 2 && ahead.value_tile == item.last_tile)) draw();
-        }
-        const bool old = !ahead.at_keys && ahead.value_tile - ahead.key_tile == 2;
-        fetch(ahead.at_keys, ahead.part, old ? older : newer, item.head);
-        ahead.advance();
+    for (int tile = last + 1; tile >= first; --tile) {
+      uint4 bytes[kLoads];
+      const bool has_keys = tile > first, has_values = tile <= last;
+      if (has_keys) {
+        read<true>(bytes, places[kAhead - 1]);
+        fetch_keys();
+        hand_over_keys(bytes, places[kAhead], head, folded);
+        ask_next();
+        if (tile - 1 > first) folded = row_scales(places[kAhead - 1], head);
+      } else {
+        fetch_keys();
       }
-      arch::commit_copies();  // an empty group counts too
-      if (count < kStages - 1) continue;
-      arch::wait_copies<kStages - 1>();
-      hand_over(at);
-      at.advance();
+      if (!has_values) continue;
+      if (tile - first == 2) draw();
+      read<false>(bytes, places[kAhead + 1]);
+      if (tile - kAhead >= first) fetch<false>(places[1], head);
+      hand_over_values(bytes, places[kAhead + 1], head);
     }
   }
 

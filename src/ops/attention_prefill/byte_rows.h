@@ -11,6 +11,8 @@ struct ByteRows : KvRows {
                scale_inner = 0;            // strides
   int scale_groups = 0, scale_chunks = 1;  // of a head; groups of eight values that share a scale
   bool integers = false;                   // int8, otherwise e4m3
+  bool sixteens = false;  // 16 bytes of a row are one aligned access, of keys and of values
+  bool folds = false;     // one scale a token and head, which multiplies scores or probabilities
 };
 
 inline ByteRows byte_rows(const CacheView& cache, const TensorView& values,

@@ -13,6 +13,7 @@
 #include "arch/tma.cuh"
 #include "arch/wgmma_any.cuh"
 #include "ops/attention_prefill/epilogue.cuh"
+#include "ops/attention_prefill/prefill_shape.h"
 
 namespace hyla::attention {
 
@@ -82,33 +83,35 @@ __device__ __forceinline__ void note_visible_keys(const Arguments& a, const Item
   __syncwarp();
 }
 
-template <class Shape, class Element, bool kByBoxes, class Arguments>
+template <class Shape, class Element, Loading kLoading, class Arguments>
 __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& shared, int group) {
   constexpr int kKeys = Shape::kKeys;
+  constexpr bool kByBoxes = kLoading == Loading::kBoxes, kByBytes = kLoading == Loading::kBytes;
   constexpr bool kRescaleEarly = Shape::kDim == 256;  // under the products of the next scores
   const int lane = static_cast<int>(threadIdx.x) & 31, quad_lane = lane & 3;
   const int first_row = group * 64 + (static_cast<int>(threadIdx.x) >> 5 & 3) * 16 + (lane >> 2);
   const bool leader = (threadIdx.x & 127) == 0;
-  const arch::WgmmaDescriptor queries = arch::strided_descriptor(
-      arch::shared_address(shared.queries) + static_cast<std::uint32_t>(group) * 64 * 128, 1024);
+  const std::uint32_t query_address =
+      arch::shared_address(shared.queries) + static_cast<std::uint32_t>(group) * 64 * 128;
   const std::uint32_t key_address = arch::shared_address(shared.keys);
   const std::uint32_t value_address = arch::shared_address(shared.values);
   float o[Shape::kDim / 2], s[kKeys / 2];
   std::uint32_t p[kKeys / 4];
   RingPosition<Shape::kSlots> key, value;
+  int column = 0;  // of the scales of bytes
 
   const auto issue_keys = [&] {
     arch::wait(shared.key_ring.full[key.slot], key.parity);
-    if constexpr (!kByBoxes) arch::fence_async_proxy();
+    if constexpr (kLoading == Loading::kRows) arch::fence_async_proxy();
     arch::wgmma_fence();
     issue_scores<Shape, Element>(
-        s, queries,
+        s, arch::strided_descriptor(query_address, 1024),
         arch::strided_descriptor(key_address + key.slot * Shape::kTileBytes, Shape::kGroupBytes));
     arch::wgmma_commit();
   };
   const auto issue_values = [&] {
     arch::wait(shared.value_ring.full[value.slot], value.parity);
-    if constexpr (!kByBoxes) arch::fence_async_proxy();
+    if constexpr (kLoading == Loading::kRows) arch::fence_async_proxy();
     arch::wgmma_fence();
     issue_outputs<Shape, Element>(
         o, p,
@@ -134,12 +137,19 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
     if (sees_keys) {
       note_visible_keys(a, item, shared.visible, first_row, quad_lane);
       const auto probabilities = [&] {
+        if constexpr (kByBytes) {
+          if (a.keys.folds) scale_columns(s, column_scales(shared).keys[column], quad_lane);
+        }
         if (a.squeeze != 0.0f) squeeze_logits(s, a.squeeze);
         if (tile < item.full_begin || tile >= item.full_end) {
           hide_columns(s, shared.visible[first_row], shared.visible[first_row + 8],
                        tile * kKeys + 2 * quad_lane);
         }
         exponentiate(s, upper, lower, a.factor);
+        if constexpr (kByBytes) {
+          if (a.values.folds) scale_columns(s, column_scales(shared).values[column], quad_lane);
+          column = column + 1 == ColumnScales<Shape>::kSlots ? 0 : column + 1;
+        }
       };
 
       issue_keys();

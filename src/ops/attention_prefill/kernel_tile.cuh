@@ -4,7 +4,6 @@
 
 #include "arch/grid_dependency.cuh"
 #include "ops/attention_prefill/consumer.cuh"
-#include "ops/attention_prefill/prefill_shape.h"
 #include "ops/attention_prefill/producer.cuh"
 
 namespace hyla::attention {
@@ -39,6 +38,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     arch::init(shared.queries_full, 1);
     arch::init(shared.queries_empty, Shape::kConsumers + Loader::kWarps - 1);
+    if constexpr (requires { Loader::init(shared); }) Loader::init(shared);
     arch::fence_mbarrier_init();
   }
   // Rows that no query fills stay zero: a group that does not divide the tile.
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                            thread & 31);
   } else {
     arch::take_registers<Shape::kConsumerRegisters>();
-    consume<Shape, Element, kLoading == Loading::kBoxes>(a, shared, group - 1);
+    consume<Shape, Element, kLoading>(a, shared, group - 1);
   }
 }
 

@@ -12,6 +12,9 @@ void launch_bytes(const Queries& q, const ByteRows& keys, const ByteRows& values
   TileArguments<ByteRows, ByteRows> a = tile_arguments(q, keys, values, launch);
   a.key_bytes = static_cast<int>(q.head_dim);
   a.value_bytes = static_cast<int>(q.value_dim);
+  a.keys.folds = keys.scale_groups == 1;
+  // Probabilities times scales may leave the range of float16.
+  a.values.folds = values.scale_groups == 1 && std::is_same_v<Element, __nv_bfloat16>;
   launch_shape<Element, Dim, Loading::kBytes>(q, launch, a, context);
 }
 

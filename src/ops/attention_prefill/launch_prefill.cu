@@ -68,12 +68,12 @@ BytesLaunch* bytes_instance(DType dtype, std::int64_t dim) {
   }
 }
 
+}  // namespace
+
 std::int64_t most_keys(const CacheView& cache) {
   if (cache.kind == KvCache::Kind::kPaged) return cache.page_table.columns * cache.page_size();
   return cache.k.shape[cache.kind == KvCache::Kind::kRagged ? 0 : 1];
 }
-
-}  // namespace
 
 const char* attention_prefill_refuses(const RunProblem& problem, const Context& context) {
   const CacheView& cache = problem.cache;
@@ -120,8 +120,11 @@ void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
   launch.processors = device::multiprocessors(context);
   launch.most_keys = most_keys(cache);
   if (one_byte(cache)) {
-    bytes_instance(q.q.dtype, dim)(q, byte_rows(cache, cache.k, cache.k_scales),
-                                   byte_rows(cache, cache.v, cache.v_scales), launch, context);
+    ByteRows keys = byte_rows(cache, cache.k, cache.k_scales);
+    ByteRows values = byte_rows(cache, cache.v, cache.v_scales);
+    keys.sixteens = values.sixteens = q.head_dim % 16 == 0 && q.value_dim % 16 == 0 &&
+                                      aligned_rows(keys, 16) && aligned_rows(values, 16);
+    bytes_instance(q.q.dtype, dim)(q, keys, values, launch, context);
     return;
   }
   const KvRows keys = kv_rows(cache, cache.k), values = kv_rows(cache, cache.v);

@@ -13,6 +13,9 @@ namespace hyla::attention {
 // Null when the kernel takes the problem, whatever lengths its rows have, otherwise why not.
 const char* attention_prefill_refuses(const RunProblem& problem, const Context& context);
 
+// The most that a row of the cache has room for.
+std::int64_t most_keys(const CacheView& cache);
+
 // What a call needs at least.
 std::size_t attention_prefill_workspace_bytes(std::int64_t rows);
 // With room for the pieces of items that are cut along the keys: calls with few queries behind many

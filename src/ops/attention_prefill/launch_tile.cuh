@@ -147,9 +147,7 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
   schedule.more_than = launch.more_than;
   schedule.tile_keys = Shape::kKeys;
   schedule.kv_heads = arguments.kv_heads;
-  if constexpr (kLoading != Loading::kBytes) {
-    schedule.most_pieces = most_pieces<Shape>(q, launch, arguments.tokens_per_tile, context);
-  }
+  schedule.most_pieces = most_pieces<Shape>(q, launch, arguments.tokens_per_tile, context);
   const std::int64_t slots = schedule.most_pieces;
   if (slots > 0) {
     char* memory = static_cast<char*>(launch.workspace) + schedule_room(q.rows);
@@ -169,6 +167,7 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
   using Loader =
       typename LoaderOf<kLoading, Shape, Element>::template type<TileArguments<Keys, Values>>;
   shape.shared_bytes = sizeof(TileShared<Shape>) + Loader::kSharedBytes;
+  static_assert(sizeof(TileShared<Shape>) + Loader::kSharedBytes <= 227 << 10);
   shape.programmatic = true;  // behind the schedule
   device::launch(&attend_tiles<Shape, Element, Keys, Values, kLoading>, shape, arguments, context);
   if (slots == 0) return;

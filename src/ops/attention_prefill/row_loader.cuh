@@ -1,6 +1,6 @@
 // Keys and values row by row in 16-byte copies, for pages that do not hold groups of eight rows and
-// for operands without tensor maps: four warps, a quarter of the rows of every tile each. A slot is
-// full when the copies of all their threads have landed; nobody waits for that here.
+// for operands without tensor maps: four warps, of every group of eight rows two each. A slot is full
+// when the copies of all their threads have landed; nobody waits for that here.
 #pragma once
 
 #include "arch/cp_async.cuh"
@@ -18,7 +18,7 @@ struct RowLoader {
   static constexpr int kRowsPerWarp = Shape::kKeys / 4;
   static constexpr int kPieces = Shape::kDim / 8;                    // of 16 bytes, a row
   static constexpr int kTogether = kPieces < 32 ? 32 / kPieces : 1;  // rows an instruction
-  static_assert(Shape::kKeys % (4 * kTogether) == 0);
+  static_assert(Shape::kKeys % (4 * kTogether) == 0 && kRowsPerWarp % 2 == 0 && kTogether <= 4);
   const Arguments& a;
   TileShared<Shape>& shared;
   const int warp, lane;
@@ -30,10 +30,10 @@ struct RowLoader {
                                        int warp_index, int lane_index)
       : a(arguments), shared(memory), warp(warp_index), lane(lane_index) {}
 
-  // Lane l has row l of this warp's rows. The two halves of a lookup are a tile apart, so that
-  // nobody waits for the page table.
+  // Lane l looks up row 8 (l / 2) + 2 warp + l % 2 of a tile. The two halves of a lookup are a tile
+  // apart, so that nobody waits for the page table.
   __device__ __forceinline__ int token_of(int tile) const {
-    return tile * Shape::kKeys + warp * kRowsPerWarp + lane;
+    return tile * Shape::kKeys + 8 * (lane >> 1) + 2 * warp + (lane & 1);
   }
   __device__ __forceinline__ bool sees(const Item& item, int token) const {
     return lane < kRowsPerWarp && token >= item.seen_begin && token < item.seen_end;
@@ -60,20 +60,37 @@ struct RowLoader {
                                        RingBarriers<Shape::kSlots>& ring,
                                        const unsigned char* slots,
                                        RingPosition<Shape::kSlots>& at) {
-    arch::wait(ring.empty[at.slot], at.parity ^ 1);
     const int piece = lane % kPieces;
-    const std::uint32_t to =
-        arch::shared_address(slots) + at.slot * Shape::kTileBytes + piece / 8 * 1024;
-    const bool inside = piece * 16 < head_bytes;
+    const bool all = __all_sync(0xffffffffu, lane >= kRowsPerWarp || address != 0) &&
+                     head_bytes == 2 * Shape::kDim;
+    // Where rows of even and of odd order of the first group go; the rest is whole groups away.
+    std::uint32_t to[2];
 #pragma unroll
-    for (int i = 0; i < kRowsPerWarp; i += kTogether) {
-      const int source = i + lane / kPieces;
-      const std::uintptr_t from = __shfl_sync(0xffffffffu, address, source);
-      const int row = warp * kRowsPerWarp + source;
-      const bool read = from != 0 && inside;
-      // Any address does where nothing is read.
-      arch::copy_16(to + row / 8 * Shape::kGroupBytes + arch::swizzled(row % 8, piece % 8),
-                    read ? reinterpret_cast<const char*>(from) + 16 * piece : a.out, read ? 16 : 0);
+    for (int parity = 0; parity < 2; ++parity) {
+      const int order = kTogether == 1 ? parity : lane / kPieces;  // of the row among the warp's
+      to[parity] = arch::shared_address(slots) + at.slot * Shape::kTileBytes + piece / 8 * 1024 +
+                   order / 2 * Shape::kGroupBytes + arch::swizzled(2 * warp + order % 2, piece % 8);
+    }
+    arch::wait(ring.empty[at.slot], at.parity ^ 1);
+    const auto each = [&](const auto& copy_row) {
+#pragma unroll
+      for (int i = 0; i < kRowsPerWarp; i += kTogether) {
+        const std::uintptr_t from = __shfl_sync(0xffffffffu, address, i + lane / kPieces);
+        copy_row(to[i % 2] + i / 2 * Shape::kGroupBytes, from);
+      }
+    };
+    if (all) {
+      each([&](std::uint32_t row, std::uintptr_t from) {
+        arch::copy_16(row, reinterpret_cast<const char*>(from) + 16 * piece);
+      });
+    } else {
+      const bool inside = piece * 16 < head_bytes;
+      each([&](std::uint32_t row, std::uintptr_t from) {
+        const bool read = from != 0 && inside;
+        // Any address does where nothing is read.
+        arch::copy_16(row, read ? reinterpret_cast<const char*>(from) + 16 * piece : a.out,
+                      read ? 16 : 0);
+      });
     }
     arch::arrive_when_copied(ring.full[at.slot]);
     at.advance();

@@ -39,6 +39,20 @@ __device__ __forceinline__ void hide_columns(float (&s)[Count], VisibleKeys uppe
   }
 }
 
+// scales: of the tile's keys; the thread's first one is 2 * quad_lane.
+template <int Count>
+__device__ __forceinline__ void scale_columns(float (&s)[Count], const float* scales,
+                                              int quad_lane) {
+#pragma unroll
+  for (int i = 0; i < Count / 4; ++i) {
+    const float2 x = *reinterpret_cast<const float2*>(scales + 8 * i + 2 * quad_lane);
+    s[4 * i] *= x.x;
+    s[4 * i + 1] *= x.y;
+    s[4 * i + 2] *= x.x;
+    s[4 * i + 3] *= x.y;
+  }
+}
+
 // tanh(x) = 1 - 2 / (1 + e^(2x)); the caller has folded 2 log2(e) into `squeeze`.
 template <int Count>
 __device__ __forceinline__ void squeeze_logits(float (&s)[Count], float squeeze) {
