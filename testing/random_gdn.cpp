@@ -209,6 +209,38 @@ Call random_mtp(CaseBuilder builder) {
   return std::move(builder).finish(p);
 }
 
+namespace {
+
+// Up to kListed counts of tokens a row: none, all, whole chunks and anything else.
+constexpr std::int64_t kListed = 6;
+void set_listed_checkpoints(CaseBuilder& builder, gdn::PrefillParams& p, const Rows& rows,
+                            std::int64_t heads) {
+  const Random draw = builder.random("checkpoints");
+  std::vector<std::int64_t> offsets, starts{0};
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    const std::int64_t length = rows.lengths[static_cast<std::size_t>(row)];
+    std::int64_t count = 0, tokens = draw.below(2 * row, 2);
+    for (std::int64_t i = 0; i < kListed; ++i) {
+      const std::int64_t at = row * kListed + i;
+      if (tokens > length && count > 0 && offsets.back() >= 0 && offsets.back() < length) {
+        tokens = length;
+      }
+      const bool inside = tokens <= length;
+      offsets.push_back(inside ? tokens : -1);
+      count += inside ? 1 : 0;
+      tokens += 1 + draw.below(at + (1 << 21), draw.chance(at + (1 << 22), 0.5) ? 20 : 150);
+      if (draw.chance(at + (1 << 20), 0.4)) tokens = (tokens + 63) / 64 * 64;
+    }
+    starts.push_back(starts.back() + count);
+  }
+  p.checkpoint_offsets = builder.indices("checkpoint_offsets", offsets, {rows.count(), kListed});
+  p.checkpoint_starts = builder.indices("checkpoint_starts", starts);
+  p.checkpoints = builder.output("checkpoints", builder.spec().state,
+                                 state_dims(builder.spec(), {starts.back()}, heads));
+}
+
+}  // namespace
+
 Call random_prefill(CaseBuilder builder) {
   const ProblemSpec spec = builder.spec();
   const std::int64_t heads = std::max(spec.hq, spec.hv);
@@ -221,7 +253,9 @@ Call random_prefill(CaseBuilder builder) {
   builder.set_sequences(p, rows);
   builder.set_slots(p, rows);
   if (builder.options().fresh_rows) p.has_initial_state = builder.fresh_rows(p.state, rows);
-  if (spec.checkpoint != 0) {
+  if (spec.checkpoint != 0 && builder.options().extras) {
+    set_listed_checkpoints(builder, p, rows, heads);
+  } else if (spec.checkpoint != 0) {
     std::vector<std::int64_t> starts{0};
     for (std::int64_t length : rows.lengths) {
       starts.push_back(starts.back() + length / spec.checkpoint);

@@ -32,14 +32,13 @@ struct Factors {
 // are exponentials of differences; between blocks they are a row factor, from the last token r of
 // the block before the row's, times a column factor, to r.
 struct MaskFactors {
-  float key[64];       // a, with the L2 norm
-  float query[64];     // scale b, with the L2 norm
-  float row_l[64];     // beta a
-  float row_p[64];     // scale b; mild: times 2^(g - g_last)
-  float column_t[64];  // beta; mild: times 2^(g_last - g)
-  float block_l[64];   // beta a 2^(g - g_r)
-  float block_p[64];   // scale b 2^(g - g_r)
-  float column[96];    // 2^(g_r - g), of block row 1, 2, 3: from column_start on
+  float key[64];    // a; only where lengths differ too much
+  float row_p[64];  // scale b; mild: times 2^(g - g_last)
+  float
+      column_t[64];   // beta a; mild: times 2^(g_last - g); where lengths differ too much without a
+  float block_l[64];  // beta 2^(g - g_r)
+  float block_p[64];  // scale b 2^(g - g_r)
+  float column[96];   // 2^(g_r - g), of block row 1, 2, 3: from column_start on
 };
 
 // Where the column factors of block row 1, 2, 3 start.

@@ -35,22 +35,38 @@ __device__ __forceinline__ std::int64_t token_bytes(const core::TokenView& view)
   return view.token_stride * bytes_of(view.dtype);
 }
 
-// Lane l asks for tokens 2 l and 2 l + 1; those past the end are left alone.
+// A warp asks for the gates or betas of a chunk, lane l for tokens 2 l and 2 l + 1; those past the
+// end are left alone. `first`: address of the first token's.
+__device__ __forceinline__ void load_words(const core::TokenView& view, std::uint64_t first,
+                                           int rows, std::uint32_t (&words)[64], int lane) {
+  const int i = 2 * lane;
+  const std::int64_t step = token_bytes(view);
+  const std::uint64_t at = first + static_cast<std::uint64_t>(i * step);
+  if (i < rows) load_word(&words[i], at);
+  if (i + 1 < rows) load_word(&words[i + 1], at + static_cast<std::uint64_t>(step));
+}
 __device__ __forceinline__ void load_gates(const PrefillProblem& p, const ChunkInfo& chunk,
                                            std::uint32_t (&gates)[2][64], int lane) {
-  const int i = 2 * lane, rows = chunk.rows;
-  if (p.gate.kind != Gate::Kind::kNone) {
-    const std::int64_t step = token_bytes(p.gate.value);
-    const std::uint64_t first = chunk.gate + static_cast<std::uint64_t>(i * step);
-    if (i < rows) load_word(&gates[0][i], first);
-    if (i + 1 < rows) load_word(&gates[0][i + 1], first + static_cast<std::uint64_t>(step));
+  if (p.gate.kind == Gate::Kind::kNone) return;
+  load_words(p.gate.value, chunk.gate, chunk.rows, gates[0], lane);
+}
+__device__ __forceinline__ void load_betas(const PrefillProblem& p, const ChunkInfo& chunk,
+                                           std::uint32_t (&gates)[2][64], int lane) {
+  if (p.beta.kind == Beta::Kind::kNone) return;
+  load_words(p.beta.value, chunk.beta, chunk.rows, gates[1], lane);
+}
+
+// The two numbers that a lane asked for.
+__device__ __forceinline__ float2 read_words(const core::TokenView& view, std::uint64_t first,
+                                             const std::uint32_t (&words)[64], int lane) {
+  const uint2 two = *reinterpret_cast<const uint2*>(&words[2 * lane]);
+  if (view.dtype == DType::kFloat32) {
+    return make_float2(__uint_as_float(two.x), __uint_as_float(two.y));
   }
-  if (p.beta.kind != Beta::Kind::kNone) {
-    const std::int64_t step = token_bytes(p.beta.value);
-    const std::uint64_t first = chunk.beta + static_cast<std::uint64_t>(i * step);
-    if (i < rows) load_word(&gates[1][i], first);
-    if (i + 1 < rows) load_word(&gates[1][i + 1], first + static_cast<std::uint64_t>(step));
-  }
+  const auto step = static_cast<std::uint32_t>(token_bytes(view));
+  const std::uint32_t at = static_cast<std::uint32_t>(first) + 2 * lane * step;
+  return make_float2(number_in_word(two.x, view.dtype, at),
+                     number_in_word(two.y, view.dtype, at + step));
 }
 
 __device__ __forceinline__ float log2_fast(float x) {
@@ -76,27 +92,29 @@ __device__ __forceinline__ float log2_alpha(const PrefillProblem& p, const Chunk
   return fmaxf(log2, kLeastLog2);
 }
 
+// 1 / (1 + 2^(-x log2(e))), off by a few float32 ulps; 0 and 1 at the ends.
+__device__ __forceinline__ float sigmoid(float x) {
+  constexpr float kLog2e = 1.44269504f;
+  return __fdividef(1.0f, 1.0f + exp2_fast(fminf(-kLog2e * x, 126.0f)));
+}
+
 // Those that this thread asked for are there.
-__device__ __forceinline__ void wait_for_gates() {
+__device__ __forceinline__ void wait_for_words() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// By one warp: the words become g and beta, in place.
+// By the warp that asked for them: the words become g, in place.
 __device__ __forceinline__ void scan_gates(const PrefillProblem& p, const ChunkInfo& chunk,
                                            std::uint32_t (&gates)[2][64], int lane) {
-  wait_for_gates();
   const int i = 2 * lane, rows = chunk.rows;
-  const bool here = i < rows, both_here = i + 1 < rows;
   float first = 0.0f, second = 0.0f;
   if (p.gate.kind != Gate::Kind::kNone) {
-    const uint2 words = *reinterpret_cast<const uint2*>(&gates[0][i]);
-    const std::uint64_t step = static_cast<std::uint64_t>(token_bytes(p.gate.value));
-    const std::uint64_t at = chunk.gate + static_cast<std::uint64_t>(i) * step;
-    const DType dtype = p.gate.value.dtype;
-    first = log2_alpha(p, chunk, number_in_word(words.x, dtype, at));
-    second = log2_alpha(p, chunk, number_in_word(words.y, dtype, at + step));
-    if (!here) first = 0.0f;
-    if (!both_here) second = 0.0f;
+    wait_for_words();
+    const float2 x = read_words(p.gate.value, chunk.gate, gates[0], lane);
+    first = log2_alpha(p, chunk, x.x);
+    second = log2_alpha(p, chunk, x.y);
+    if (i >= rows) first = 0.0f;
+    if (i + 1 >= rows) second = 0.0f;
   }
   const float both = first + second;
   float sum = both;
@@ -106,19 +124,20 @@ __device__ __forceinline__ void scan_gates(const PrefillProblem& p, const ChunkI
     if (lane >= d) sum += before;
   }
   *reinterpret_cast<float2*>(&gates[0][i]) = make_float2(first + (sum - both), sum);
+}
+
+// The same: beta, and zero past the end.
+__device__ __forceinline__ void make_betas(const PrefillProblem& p, const ChunkInfo& chunk,
+                                           std::uint32_t (&gates)[2][64], int lane) {
+  const int i = 2 * lane, rows = chunk.rows;
   float2 beta = make_float2(1.0f, 1.0f);
   if (p.beta.kind != Beta::Kind::kNone) {
-    const uint2 words = *reinterpret_cast<const uint2*>(&gates[1][i]);
-    const std::uint64_t step = static_cast<std::uint64_t>(token_bytes(p.beta.value));
-    const std::uint64_t at = chunk.beta + static_cast<std::uint64_t>(i) * step;
-    beta.x = number_in_word(words.x, p.beta.value.dtype, at);
-    beta.y = number_in_word(words.y, p.beta.value.dtype, at + step);
-    if (p.beta.kind == Beta::Kind::kLogit) {
-      beta.x = device::sigmoid(beta.x), beta.y = device::sigmoid(beta.y);
-    }
+    wait_for_words();
+    beta = read_words(p.beta.value, chunk.beta, gates[1], lane);
+    if (p.beta.kind == Beta::Kind::kLogit) beta.x = sigmoid(beta.x), beta.y = sigmoid(beta.y);
   }
   *reinterpret_cast<float2*>(&gates[1][i]) =
-      make_float2(here ? beta.x : 0.0f, both_here ? beta.y : 0.0f);
+      make_float2(i < rows ? beta.x : 0.0f, i + 1 < rows ? beta.y : 0.0f);
 }
 
 // After the scan: whether the chunk is mild. The same for all threads.
@@ -128,44 +147,72 @@ __device__ __forceinline__ bool is_mild(const std::uint32_t (&gates)[2][64]) {
   return __all_sync(device::kFullWarp, __uint_as_float(gates[0][63]) >= kMildLog2) != 0;
 }
 
-// By the 128 threads of an auxiliary warpgroup, a warp for the 16 tokens of its rows: half of it
-// writes what the state warpgroups need, the other half what its own masks need. With the L2 norm,
-// masks.key and masks.query of these tokens are there already.
-__device__ __forceinline__ void make_factors(const FusedArguments& arguments, bool mild,
-                                             const std::uint32_t (&gates)[2][64],
-                                             MaskFactors& masks, Factors& factors, int thread) {
-  const int j = (thread >> 5) * 16 + (thread & 15);
+// The token that a thread makes factors of: a warp has the 16 tokens of its rows, half of it makes
+// what the state warpgroups need, the other half what its own masks need. The inverse length of its
+// key is on the diagonal of K K^T, which the lanes of that row get at.
+__device__ __forceinline__ int factor_token(int thread) {
+  return (thread >> 5) * 16 + (thread >> 2 & 7) + (thread & 1) * 8;
+}
+__device__ __forceinline__ bool makes_masks(int thread) { return (thread & 2) != 0; }
+
+// Where a row of block row 1, 2, 3 starts to decay from: the last token of the block before.
+__device__ __forceinline__ float decay_from(const float* sums, int j) {
+  return sums[j < 32 ? 15 : j < 48 ? 31 : 47];
+}
+
+// What the key's length goes into, without it: 2^g, or beta and when mild 2^(g_last - g) beta. The
+// rest is left in `masks` and `factors`.
+__device__ __forceinline__ float make_key_factors(bool mild, const std::uint32_t (&gates)[2][64],
+                                                  MaskFactors& masks, Factors& factors,
+                                                  int thread) {
+  const int j = factor_token(thread);
   const auto* sums = reinterpret_cast<const float*>(gates[0]);
   const float g = sums[j], last = sums[63];
-  const bool normalised = arch::opaque(arguments.p.l2norm) != 0;
-  const float a = normalised ? masks.key[j] : 1.0f;
-  const float b = normalised ? masks.query[j] : arguments.scale;
-  if ((thread & 16) == 0) {
-    const float entry = exp2_fast(g);
-    factors.entry[j] = entry * a;
-    factors.query[j] = entry * b;
+  if (!makes_masks(thread)) {
     if (!mild) factors.exit[j] = exp2_fast(last - g);
     if (j == 0) {
       *reinterpret_cast<float2*>(factors.decay) = make_float2(exp2_fast(last), mild ? 1.0f : 0.0f);
     }
-    return;
+    return exp2_fast(g);
   }
   const float beta = __uint_as_float(gates[1][j]);
-  masks.row_l[j] = beta * a;
-  if (mild) {
-    masks.row_p[j] = b * exp2_fast(g - last);
-    masks.column_t[j] = beta * exp2_fast(last - g);
-    return;
+  if (mild) return beta * exp2_fast(last - g);
+  masks.block_l[j] = beta * exp2_fast(g - decay_from(sums, j));  // unused in block 0
+  if (j < 16) masks.column[column_start(1) + j] = exp2_fast(sums[15] - g);
+  if (j < 32) masks.column[column_start(2) + j] = exp2_fast(sums[31] - g);
+  if (j < 48) masks.column[column_start(3) + j] = exp2_fast(sums[47] - g);
+  return beta;
+}
+
+// `key`: over the key's length; 1 without the L2 norm.
+__device__ __forceinline__ void put_key_factors(float held, float key, MaskFactors& masks,
+                                                Factors& factors, int thread) {
+  float* to = makes_masks(thread) ? masks.column_t : factors.entry;
+  to[factor_token(thread)] = held * key;
+}
+
+// `query`: scale, over the query's length with the L2 norm.
+__device__ __forceinline__ void put_query_factors(bool mild, float query,
+                                                  const std::uint32_t (&gates)[2][64],
+                                                  MaskFactors& masks, Factors& factors,
+                                                  int thread) {
+  const int j = factor_token(thread);
+  const auto* sums = reinterpret_cast<const float*>(gates[0]);
+  const float g = sums[j];
+  if (!makes_masks(thread)) {
+    factors.query[j] = exp2_fast(g) * query;
+  } else if (mild) {
+    masks.row_p[j] = query * exp2_fast(g - sums[63]);
+  } else {
+    masks.row_p[j] = query;
+    masks.block_p[j] = query * exp2_fast(g - decay_from(sums, j));
   }
-  const float r1 = sums[15], r2 = sums[31], r3 = sums[47];
-  const float decay = exp2_fast(g - (j < 32 ? r1 : j < 48 ? r2 : r3));  // unused in block 0
-  masks.row_p[j] = b;
-  masks.column_t[j] = beta;
-  masks.block_l[j] = decay * beta * a;
-  masks.block_p[j] = decay * b;
-  if (j < 16) masks.column[column_start(1) + j] = exp2_fast(r1 - g);
-  if (j < 32) masks.column[column_start(2) + j] = exp2_fast(r2 - g);
-  if (j < 48) masks.column[column_start(3) + j] = exp2_fast(r3 - g);
+}
+
+// L without column norms holds ratios of lengths, and so does its inverse: fp16 has the range for
+// keys between 1/32 and 512, and for zeros. Others are rare, and cost the product once more.
+__device__ __forceinline__ bool in_reach(float square, float inverse_length) {
+  return square == 0.0f || (inverse_length >= 0x1p-9f && inverse_length <= 0x1p5f);
 }
 
 }  // namespace hyla::gdn

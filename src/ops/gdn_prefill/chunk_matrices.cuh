@@ -6,11 +6,17 @@
 //
 // Warp I owns rows 16 I ... 16 I + 15 of all of them. The L2 norm costs no pass over the data:
 // squares of lengths are the diagonals of K K^T and Q Q^T, and inverse lengths go into the factors.
+// Those of columns do not even meet L: with M without norms, and a the keys' inverse lengths,
+//
+//     diag(a) (I + diag(beta a) M diag(a))^-1 diag(beta) = (I + diag(beta a^2) M)^-1 diag(beta a)
+//
+// where fp16 has the range for it (in_reach in chunk_gates.cuh).
 #pragma once
 
 #include "arch/tma.cuh"
 #include "arch/wgmma_n64.cuh"
 #include "device/dtype.cuh"
+#include "ops/gdn_prefill/chunk_gates.cuh"
 #include "ops/gdn_prefill/chunk_inverse_exact.cuh"
 #include "ops/gdn_prefill/fused_arguments.cuh"
 
@@ -32,55 +38,63 @@ __device__ __forceinline__ void multiply_rows(float (&product)[32], const KeyTil
   arch::wgmma_commit();
 }
 
-// Squares of the lengths of the warp's 16 rows of K (tensor 0) or Q (1), to be added to those of
-// other columns: both diagonal 8 x 8 blocks of a product with itself, for which the left operand's
+// A warp's diagonal block as its lanes have it: rows l / 4 and l / 4 + 8 of columns 0-7, then row
+// l / 4 + 8 of columns 8-15. What is above the diagonal blocks of 8 is left out.
+struct DiagonalBlock {
+  float2 first, below, second;
+};
+
+__device__ __forceinline__ DiagonalBlock diagonal_block(const float (&product)[32], int warp) {
+  const bool high = (warp & 2) != 0, odd = (warp & 1) != 0;
+  const auto own = [&](int i) {
+    const float low_pair = odd ? product[8 + i] : product[i];
+    const float high_pair = odd ? product[24 + i] : product[16 + i];
+    return high ? high_pair : low_pair;
+  };
+  return {{own(0), own(1)}, {own(2), own(3)}, {own(6), own(7)}};
+}
+
+// The diagonal of a 16 x 16 product, of rows l / 4 and l / 4 + 8: element (r, r) is with lane
+// 4 r + r / 2. `upper`, `lower`: what the lane has of both quadrants on the diagonal.
+__device__ __forceinline__ float2 on_diagonal(float2 upper, float2 lower, int lane) {
+  const bool odd = (lane & 4) != 0;
+  const int with = (lane & 28) | (lane >> 3);
+  return make_float2(__shfl_sync(device::kFullWarp, odd ? upper.y : upper.x, with),
+                     __shfl_sync(device::kFullWarp, odd ? lower.y : lower.x, with));
+}
+
+// |k|^2 of these rows of the warp, from K K^T.
+__device__ __forceinline__ float2 key_squares(const DiagonalBlock& y, int lane) {
+  return on_diagonal(y.first, y.second, lane);
+}
+
+// |q|^2 of them: both diagonal 8 x 8 blocks of a product with itself, for which the left operand's
 // quadrants are the right operand too.
-struct Squares {
+struct QuerySquares {
   float upper[4] = {}, lower[4] = {};
 
+  // 128 columns.
   template <class Io>
-  __device__ __forceinline__ void add(const KeyTiles<Io>& keys, int tensor, int thread) {
-    const int lane = thread & 31, warp = thread >> 5;
+  __device__ __forceinline__ void add(const KeyTiles<Io>& keys, int thread) {
+    const int lane = thread & 31;
+    const auto row = static_cast<std::uint32_t>((thread >> 5) * 16 + (lane & 15));
+    const std::uint32_t from = arch::shared_address(keys[1]) + row * 128;
+    const std::uint32_t chunk = static_cast<std::uint32_t>(lane >> 4) ^ (row & 7);
 #pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      const auto row = static_cast<std::uint32_t>(warp * 16 + (lane & 15));
-      const auto chunk = static_cast<std::uint32_t>((step & 3) * 2 + (lane >> 4));
+    for (std::uint32_t step = 0; step < 8; ++step) {
       std::uint32_t x[4];
-      arch::load_matrices(
-          x, arch::shared_address(keys[2 * (step >> 2) + tensor]) + arch::swizzled(row, chunk));
+      arch::load_matrices(x,
+                          from + ((chunk ^ (step & 3) * 2) << 4) + (step >> 2) * (2 * kTileBytes));
       arch::mma_16x8x16<Io>(upper, x, x[0], x[2]);
       arch::mma_16x8x16<Io>(lower, x, x[1], x[3]);
     }
   }
 
-  // As inverse lengths, into the factors.
-  __device__ __forceinline__ void store(const FusedArguments& arguments, int tensor,
-                                        MaskFactors& masks, int thread) const {
-    const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
-    if (column != (row & 6)) return;
-    const float sum = row & 1 ? upper[1] : upper[0], sum8 = row & 1 ? lower[3] : lower[2];
-    const float x = rsqrtf(sum + arguments.eps), x8 = rsqrtf(sum8 + arguments.eps);
-    const int i = warp * 16 + row;
-    if (tensor == 0) {
-      masks.key[i] = x, masks.key[i + 8] = x8;
-    } else {
-      masks.query[i] = arguments.scale * x, masks.query[i + 8] = arguments.scale * x8;
-    }
+  __device__ __forceinline__ float2 sums(int thread) const {
+    return on_diagonal(make_float2(upper[0], upper[1]), make_float2(lower[2], lower[3]),
+                       thread & 31);
   }
 };
-
-// Inverse lengths of the warp's 16 rows of K and Q.
-template <class Io>
-__device__ __forceinline__ void find_lengths(const FusedArguments& arguments,
-                                             const KeyTiles<Io>& keys, MaskFactors& masks,
-                                             int thread) {
-#pragma unroll 1
-  for (int tensor = 0; tensor < 2; ++tensor) {
-    Squares squares;
-    squares.add(keys, tensor, thread);
-    squares.store(arguments, tensor, masks, thread);
-  }
-}
 
 // G of the warp's diagonal block: rows l / 4 and l / 4 + 8 of columns 0-7, then row l / 4 + 8 of
 // columns 8-15; zero above the diagonal.
@@ -137,59 +151,59 @@ __device__ __forceinline__ void scaled_block(std::uint32_t (&r)[4], const float 
   r[3] = pack<T>(y[6] * row8, y[7] * row8);
 }
 
-// L: the warp's diagonal block in float32; what is on and above the diagonal is not read.
-__device__ __forceinline__ void store_diagonal(const float (&product)[32], bool mild,
+// L: the warp's diagonal block in float32; what is on and above the diagonal is not read. `rows`: what
+// rows l / 4 and l / 4 + 8 are multiplied by, beta and what the keys' lengths make of it.
+__device__ __forceinline__ void store_diagonal(const DiagonalBlock& y, bool mild, float2 rows,
                                                const std::uint32_t (&gates)[2][64],
-                                               const MaskFactors& masks, InverseScratch& scratch,
-                                               int thread) {
+                                               InverseScratch& scratch, int thread) {
   const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
-  const float b0 = masks.row_l[warp * 16 + row], b8 = masks.row_l[warp * 16 + row + 8];
-  float2 f[3] = {{b0, b0}, {b8, b8}, {b8, b8}};
+  float2 f[3] = {{rows.x, rows.x}, {rows.y, rows.y}, {rows.y, rows.y}};
   if (!mild) [[unlikely]] {
     diagonal_decays(gates, thread, f);
-    f[0].x *= b0, f[0].y *= b0, f[1].x *= b8, f[1].y *= b8, f[2].x *= b8, f[2].y *= b8;
+    f[0].x *= rows.x, f[0].y *= rows.x, f[1].x *= rows.y, f[1].y *= rows.y;
+    f[2].x *= rows.y, f[2].y *= rows.y;
   }
   float* diagonal = scratch.diagonal[warp] + row * 16;
   const int x = diagonal_column(row, column);
-#pragma unroll
-  for (int J = 0; J < 4; ++J) {
-    if (J != warp) continue;
-    const float* y = product + 8 * J;
-    *reinterpret_cast<float2*>(&diagonal[x]) = make_float2(y[0] * f[0].x, y[1] * f[0].y);
-    *reinterpret_cast<float2*>(&diagonal[128 + x]) = make_float2(y[2] * f[1].x, y[3] * f[1].y);
-    *reinterpret_cast<float2*>(&diagonal[128 + (x ^ 8)]) =
-        make_float2(y[6] * f[2].x, y[7] * f[2].y);
-  }
+  *reinterpret_cast<float2*>(&diagonal[x]) = make_float2(y.first.x * f[0].x, y.first.y * f[0].y);
+  *reinterpret_cast<float2*>(&diagonal[128 + x]) =
+      make_float2(y.below.x * f[1].x, y.below.y * f[1].y);
+  *reinterpret_cast<float2*>(&diagonal[128 + (x ^ 8)]) =
+      make_float2(y.second.x * f[2].x, y.second.y * f[2].y);
 }
 
-// L: the blocks left of it in fp16.
-__device__ __forceinline__ void store_lower(const float (&product)[32], bool mild,
+// L: the blocks left of it in fp16. `rows`: mild as above, otherwise with the decays of `block_l`.
+__device__ __forceinline__ void store_lower(const float (&product)[32], bool mild, float2 rows,
                                             const MaskFactors& masks, InverseScratch& scratch,
                                             int thread) {
-  const int lane = thread & 31, warp = thread >> 5, row = lane >> 2, column = 2 * (lane & 3);
+  const int lane = thread & 31, warp = thread >> 5, column = 2 * (lane & 3);
   const std::uint32_t to = arch::shared_address(scratch.lower[0]) +
                            static_cast<std::uint32_t>(warp * (warp - 1) / 2) * kBlockBytes +
                            block_offset(lane);
   if (mild) [[likely]] {
-    const float b0 = masks.row_l[warp * 16 + row], b8 = masks.row_l[warp * 16 + row + 8];
 #pragma unroll
     for (int J = 0; J < 3; ++J) {
       if (J >= warp) continue;
       std::uint32_t r[4];
-      scaled_block<__half>(r, product, J, b0, b8);
+      scaled_block<__half>(r, product, J, rows.x, rows.y);
       arch::store_matrices(to + J * kBlockBytes, r);
     }
     return;
   }
-  const float block0 = masks.block_l[warp * 16 + row], block8 = masks.block_l[warp * 16 + row + 8];
   const float* factors = masks.column + column_start(warp) + column;
 #pragma unroll
   for (int J = 0; J < 3; ++J) {
     if (J >= warp) continue;
     std::uint32_t r[4];
-    masked_block<__half>(r, product, J, factors, block0, block8);
+    masked_block<__half>(r, product, J, factors, rows.x, rows.y);
     arch::store_matrices(to + J * kBlockBytes, r);
   }
+}
+
+// A number of rows l / 4 and l / 4 + 8 of the warp's.
+__device__ __forceinline__ float2 of_rows(const float* x, int thread) {
+  x += (thread >> 5) * 16 + (thread >> 2 & 7);
+  return make_float2(x[0], x[8]);
 }
 
 // Where lane l's row of a 16 x 16 block J of the warp's rows lies in a tile, for store_matrices.
@@ -243,21 +257,18 @@ __device__ __forceinline__ void store_scores(const float (&product)[32], bool mi
     diagonal_decays(gates, thread, f);
     f[0].x *= b0, f[0].y *= b0, f[1].x *= b8, f[1].y *= b8, f[2].x *= b8, f[2].y *= b8;
   }
-#pragma unroll
-  for (int J = 0; J < 4; ++J) {
-    if (J != warp) continue;
-    const float* y = product + 8 * J;
-    const std::uint32_t r[4] = {pack<Io>(y[0] * f[0].x, y[1] * f[0].y),
-                                pack<Io>(y[2] * f[1].x, y[3] * f[1].y), 0u,
-                                pack<Io>(y[6] * f[2].x, y[7] * f[2].y)};
-    arch::store_matrices(to(J), r);
-  }
+  const DiagonalBlock y = diagonal_block(product, warp);
+  const std::uint32_t r[4] = {pack<Io>(y.first.x * f[0].x, y.first.y * f[0].y),
+                              pack<Io>(y.below.x * f[1].x, y.below.y * f[1].y), 0u,
+                              pack<Io>(y.second.x * f[2].x, y.second.y * f[2].y)};
+  arch::store_matrices(to(warp), r);
   arch::fence_async_proxy();
 }
 
-// T' = diag(a) T diag(beta), mild: diag(a) T diag(beta 2^(g_last - g)), into a tile, with the fence.
-template <class Io>
-__device__ __forceinline__ void store_inverse(const InverseScratch& scratch, bool normalised,
+// T' = T diag(column_t) into a tile, with the fence. Rows: T is that of an L with normalised columns,
+// and T' = diag(a) T diag(column_t).
+template <bool Rows, class Io>
+__device__ __forceinline__ void store_inverse(const InverseScratch& scratch,
                                               const MaskFactors& masks, Io* tile, int thread) {
   const int lane = thread & 31, warp = thread >> 5, column = 2 * (lane & 3);
   const float* factors = &masks.column_t[column];
@@ -266,7 +277,7 @@ __device__ __forceinline__ void store_inverse(const InverseScratch& scratch, boo
   invert_blocks(scratch, warp, lane, [&](int J, float(&t)[8]) {
     const float2 b0 = *reinterpret_cast<const float2*>(&factors[J * 16]);
     const float2 b8 = *reinterpret_cast<const float2*>(&factors[J * 16 + 8]);
-    if (normalised) [[unlikely]] {
+    if constexpr (Rows) {
       const float* key = &masks.key[warp * 16 + (lane >> 2)];
       const float a0 = key[0], a8 = key[8];
       t[0] *= a0, t[1] *= a0, t[4] *= a0, t[5] *= a0;
@@ -286,7 +297,7 @@ __device__ __forceinline__ void store_inverse(const InverseScratch& scratch, boo
     __syncwarp();
     char* bytes = reinterpret_cast<char*>(tile);
     solve_rows(scratch, warp, lane, [&](int i, int j, float t) {
-      if (normalised) t *= masks.key[i];
+      if constexpr (Rows) t *= masks.key[i];
       const std::uint32_t at =
           arch::swizzled(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j >> 3));
       *reinterpret_cast<Io*>(bytes + at + 2 * (j & 7)) =

@@ -1,8 +1,8 @@
 // The auxiliary role: T' and P of a chunk (chunk_matrices.cuh), ahead of the state warpgroups.
 //
 // Two warpgroups take the even and the odd chunks, so that one may spend two periods of the state
-// warpgroups on a chunk. Warp 0 sums the gates, warp 1 looks for the next chunk, warp 2 loads gates.
-// They ask for the tiles of the first chunks, the state warpgroups for all others.
+// warpgroups on a chunk. Warp 3 has most of T' to make: warp 0 sums the gates of the next chunk, warp
+// 1 looks for the one after it, warp 2 has the betas. They ask for the tiles of the first chunks, the state warpgroups for all others.
 #pragma once
 
 #include "arch/named_barrier.cuh"
@@ -13,7 +13,7 @@
 
 namespace hyla::gdn {
 
-template <class Io>
+template <class Io, bool Normalised>
 class Auxiliary {
  public:
   __device__ __forceinline__ Auxiliary(FusedShared<Io>& shared, const FusedArguments& arguments)
@@ -24,19 +24,23 @@ class Auxiliary {
   __device__ __forceinline__ void run() {
     start();
     for (;;) {
-      // Two warps leave the inner loop after every chunk: so its code is in one piece, and the
-      // others need not jump over that of the duties, which costs fetches.
+      // Three warps leave the inner loop after every chunk: so its code is in one piece, and the
+      // other need not jump over that of the duties, which costs fetches.
 #pragma unroll 1
       do {
         if (info(0).rows == 0) return;
         chunk();
         n += 2;
-      } while (me() >= 64);
+      } while (me() >= 96);
       if (me() < 32) {
         if (info(0).rows > 0) scan_gates(a.p, info(0), gates(0), me());
         if (info(2).rows > 0) load_gates(a.p, info(2), gates(2), me());
+      } else if (me() >= 64) {
+        if (info(0).rows > 0) make_betas(a.p, info(0), gates(0), me() & 31);
+        if (info(2).rows > 0) load_betas(a.p, info(2), gates(2), me() & 31);
+      } else if (me() == 32) {
+        step_cursor(2, info(4));
       }
-      if (me() == 32) step_cursor(2, info(4));
       __syncwarp();
     }
   }
@@ -59,13 +63,12 @@ class Auxiliary {
   __device__ __forceinline__ int group() const { return id >> 7; }
   // Which of its two places a chunk uses, and the parity of that use.
   __device__ __forceinline__ int turn() const { return arch::opaque(n) >> 1 & 1; }
-  __device__ __forceinline__ bool normalised() const { return arch::opaque(a.p.l2norm) != 0; }
 
   __device__ __forceinline__ void start() {
     n = group();
     if (me() == 96) {
       s.cursors[group()].start();
-      step_cursor(group(), s.chunks[group()][0]);
+      step_cursor(group() + 1, s.chunks[group()][0]);
     }
     sync();
     if (me() == 32) ask_keys(info(0), group());
@@ -80,13 +83,18 @@ class Auxiliary {
     if (me() < 32) {
       if (info(0).rows > 0) load_gates(a.p, info(0), gates(0), me());
       if (info(0).rows > 0) scan_gates(a.p, info(0), gates(0), me());
+    } else if (me() >= 64 && me() < 96) {
+      if (info(0).rows > 0) load_betas(a.p, info(0), gates(0), me() & 31);
+      if (info(0).rows > 0) make_betas(a.p, info(0), gates(0), me() & 31);
     }
     sync();
-    if (me() < 32 && info(2).rows > 0) load_gates(a.p, info(2), gates(2), me());
+    if (info(2).rows == 0) return;
+    if (me() < 32) load_gates(a.p, info(2), gates(2), me());
+    if (me() >= 64 && me() < 96) load_betas(a.p, info(2), gates(2), me() & 31);
   }
 
-  __device__ __forceinline__ void step_cursor(int chunks, ChunkInfo& to) {
-    s.cursors[group()].advance(a, s.ranked, chunks);
+  __device__ __forceinline__ void step_cursor(int steps, ChunkInfo& to) {
+    s.cursors[group()].advance(a, s.ranked, steps);
     to = s.cursors[group()].info;
   }
 
@@ -102,50 +110,145 @@ class Auxiliary {
       clear_rows(s.keys[k.stage][0], s.keys[k.stage][2], info(0).rows, me());
       sync();
     }
-    if (normalised()) [[unlikely]]
-      find_lengths(a, s.keys[k.stage], s.masks[group()], me());
     multiply_rows(product, s.keys[k.stage], 0);
     sync();  // gates are there, and no warp is busy with the chunk before any more
     const bool mild = is_mild<Io>(gates(0));
-    Factors& factors = s.factors[n % kFactorStages];
     // Their place is free: P of chunk n - 4 has been used, which this warpgroup waited for before.
-    make_factors(a, mild, gates(0), s.masks[group()], factors, me());
-    arch::arrive_warp(s.factors_full[n % kFactorStages], me() & 31);
-    if (!mild || normalised()) [[unlikely]]
+    if constexpr (!Normalised)
+      put_query_factors(mild, a.scale, gates(0), s.masks[group()], factors(), me());
+    const float held = make_key_factors(mild, gates(0), s.masks[group()], factors(), me());
+    if constexpr (!Normalised) put_factors(held, 1.0f);
+    if (!mild) [[unlikely]]
       sync();  // those of other warps' columns
     renew();
     renew_chunk();
     arch::wgmma_wait<0>();
     arch::pin(product);
-    if (normalised()) [[unlikely]]
-      normalise_columns(product, s.masks[group()], me());
-    store_diagonal(product, mild, gates(0), s.masks[group()], s.scratch[group()], me());
-    renew();
-    store_lower(product, mild, s.masks[group()], s.scratch[group()], me());
+    float own_square = 0.0f;  // of the key whose factors the thread makes
+    {
+      const DiagonalBlock y = diagonal_block(product, me() >> 5);
+      float2 rows = of_rows(reinterpret_cast<const float*>(gates(0)[1]), me());
+      float2 squares = make_float2(1.0f, 1.0f);  // over those of the keys' lengths
+      if constexpr (Normalised) {
+        const float2 sums = key_squares(y, me() & 31);
+        own_square = me() & 1 ? sums.y : sums.x;
+        squares = make_float2(over(sums.x + a.eps), over(sums.y + a.eps));
+      }
+      store_diagonal(y, mild, make_float2(rows.x * squares.x, rows.y * squares.y), gates(0),
+                     s.scratch[group()], me());
+      renew();
+      if (!mild) [[unlikely]]
+        rows = of_rows(s.masks[group()].block_l, me());
+      store_lower(product, mild, make_float2(rows.x * squares.x, rows.y * squares.y),
+                  s.masks[group()], s.scratch[group()], me());
+    }
     __syncwarp();
 
-    multiply_rows(product, s.keys[key_stage(static_cast<std::uint32_t>(arch::opaque(n))).stage], 1);
+    multiply_rows(product, key_tiles(), 1);
     renew();
+    bool far = false;  // a key of this warp is out of reach
+    if constexpr (Normalised) {
+      const float key = over_root(own_square + a.eps);
+      far = !__all_sync(device::kFullWarp, in_reach(own_square, key));
+      put_factors(held, key);
+      make_query_factors();
+    }
     invert_diagonal(s.scratch[group()], me() >> 5, me() & 31);
     renew();
     renew_chunk();
     arch::wait(s.scores_empty[group()], turn() ^ 1);
     arch::wgmma_wait<0>();
     arch::pin(product);
-    arch::arrive_warp(s.keys_empty[key_stage(static_cast<std::uint32_t>(arch::opaque(n))).stage],
-                      me() & 31);
+    if (!far) release_keys();
     store_scores(product, mild, gates(0), s.masks[group()], s.prepared[group()][1], me());
     arch::arrive_warp(s.scores_full[group()], me() & 31);
     renew();
-    sync();
+    bool redo = false;
+    if constexpr (Normalised) {
+      redo = arch::sync_any(1 + group(), kThreads, far);
+    } else {
+      sync();
+    }
     arch::wait(s.inverse_empty[group()], turn() ^ 1);
     if (info(0).rows < kChunk) [[unlikely]] {
       arch::wait(s.values_full[group()], turn());
       clear_rows(s.values[group()][0], s.values[group()][1], info(0).rows, me());
     }
-    store_inverse(s.scratch[group()], normalised(), s.masks[group()], s.prepared[group()][0], me());
+    if (redo) [[unlikely]] {
+      normalise_lower();
+      if (far) release_keys();
+      store_inverse<true>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
+    } else {
+      store_inverse<false>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
+    }
     arch::arrive_warp(s.inverse_full[group()], me() & 31);
     renew();
+  }
+
+  __device__ __forceinline__ Factors& factors() const { return s.factors[n % kFactorStages]; }
+
+  __device__ __forceinline__ void put_factors(float held, float key) {
+    put_key_factors(held, key, s.masks[group()], factors(), me());
+    arch::arrive_warp(s.factors_full[n % kFactorStages], me() & 31);
+  }
+
+  // The state warpgroups look at them when T' is there.
+  __device__ __forceinline__ void make_query_factors() {
+    QuerySquares squares;
+    squares.add(key_tiles(), me());
+    const float2 sums = squares.sums(me());
+    const float square = me() & 1 ? sums.y : sums.x;
+    put_query_factors(is_mild<Io>(gates(0)), a.scale * over_root(square + a.eps), gates(0),
+                      s.masks[group()], factors(), me());
+    renew();
+  }
+
+  __device__ __forceinline__ KeyTiles<Io>& key_tiles() const {
+    return s.keys[key_stage(static_cast<std::uint32_t>(arch::opaque(n))).stage];
+  }
+  __device__ __forceinline__ void release_keys() const {
+    arch::arrive_warp(s.keys_empty[key_stage(static_cast<std::uint32_t>(arch::opaque(n))).stage],
+                      me() & 31);
+  }
+
+  // L once more, with normalised columns. The warp that asked for it has not released the keys.
+  __device__ __forceinline__ void normalise_lower() {
+    renew();
+    renew_chunk();
+    multiply_rows(product, key_tiles(), 0);
+    arch::wgmma_wait<0>();
+    arch::pin(product);
+    {
+      const float2 sums = key_squares(diagonal_block(product, me() >> 5), me() & 31);
+      s.masks[group()].key[factor_token(me())] = over_root((me() & 1 ? sums.y : sums.x) + a.eps);
+      const float held =
+          make_key_factors(is_mild<Io>(gates(0)), gates(0), s.masks[group()], factors(), me());
+      if (makes_masks(me())) put_key_factors(held, 1.0f, s.masks[group()], factors(), me());
+    }
+    sync();
+    renew();
+    normalise_columns(product, s.masks[group()], me());
+    renew();
+    store_diagonal(diagonal_block(product, me() >> 5), is_mild<Io>(gates(0)),
+                   normalised_rows(reinterpret_cast<const float*>(gates(0)[1])), gates(0),
+                   s.scratch[group()], me());
+    renew();
+    const bool mild = is_mild<Io>(gates(0));
+    store_lower(product, mild,
+                normalised_rows(mild ? reinterpret_cast<const float*>(gates(0)[1])
+                                     : s.masks[group()].block_l),
+                s.masks[group()], s.scratch[group()], me());
+    __syncwarp();
+    renew();
+    invert_diagonal(s.scratch[group()], me() >> 5, me() & 31);
+    sync();
+    renew();
+    renew_chunk();
+  }
+
+  __device__ __forceinline__ float2 normalised_rows(const float* rows) const {
+    const float2 row = of_rows(rows, me()), key = of_rows(s.masks[group()].key, me());
+    return make_float2(row.x * key.x, row.y * key.y);
   }
 
   FusedShared<Io>& s;

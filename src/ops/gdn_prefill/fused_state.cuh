@@ -2,6 +2,7 @@
 // rows of the state.
 #pragma once
 
+#include "ops/gdn_prefill/checkpoints.cuh"
 #include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/fused_shared.cuh"
 #include "ops/gdn_prefill/state_chain.cuh"
@@ -18,7 +19,11 @@ struct FusedPipe {
   const FusedArguments& a;
   const int half;
 
-  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) & 31; }
+  static __device__ __forceinline__ int lane() {
+    int lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+  }
   static __device__ __forceinline__ KeyStage stage3(int n) {
     return key_stage(static_cast<std::uint32_t>(n));
   }
@@ -138,24 +143,36 @@ class FusedState {
     for (int round = 0; enter_task(round, n); round = task().next) {
       load_initial(a.p, task().row, place(), chain.S);
       if (a.dense_states && chain.thread() == 96) prefetch_next();
-      const OutTarget target{a.maps.out, a.p.out, task().head, task().begin};
-      while (chunk(n) < task().chunks()) {
-        const int step = chunks_to_checkpoint(a.p), left = task().chunks() - chunk(n);
-        const int end = n + min(left, step);
+      for (;;) {
+        const int stop = checkpoint_tokens(a.p, task().row, task().kept, task().length);
+        if (stop == min(chunk(n) * kChunk, task().length)) {
+          store_checkpoint(a.p, task().row, task().kept, place(), chain.S);
+          change_task([](Task& t) { ++t.kept; });
+          continue;
+        }
+        if (chunk(n) == task().chunks()) break;
+        volatile float before[64];  // the state, while a part of the next chunk is walked over
+        change_task([&](Task& t) { t.set_end(n, stop); });
+        if (task().part >= 0) {
+#pragma unroll
+          for (int i = 0; i < 64; ++i) before[i] = chain.S[i];
+        }
         // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
 #pragma unroll 1
-        for (; n < end; ++n) {
+        for (; n < task().end; ++n) {
           // Whoever makes T' has cleared the rows past the end before.
-          if ((chunk(n) + 1) * kChunk > task().length) pipe.wait_inverse(n);
-          chain.template chunk<Walk::kOutputs>(n, chunk(n), chunk(n) == 0, target);
+          if (chunk(n) == task().cleared) pipe.wait_inverse(n);
+          chain.template chunk<Walk::kOutputs>(n, chunk(n), chunk(n) == task().first, target());
         }
-        const int tokens = chunk(n) * kChunk;
-        if (chunk(n) % step == 0 && tokens <= task().length) {
-          store_checkpoint(a.p, task().row, tokens, place(), chain.S);
+        if (task().part >= 0) {
+          store_checkpoint(a.p, task().row, task().kept, place(), chain.S);
+#pragma unroll
+          for (int i = 0; i < 64; ++i) chain.S[i] = before[i];
+          change_task([](Task& t) { t.leave_part(); });
         }
       }
       if (const int last = chunk(n) - 1; last >= 0) {
-        chain.store_last_out(n - 1, last, task().length - last * kChunk, target);
+        chain.store_last_out(n - 1, last, task().length - last * kChunk, target());
       }
       if (a.final_tiles) {
         const std::int64_t slot = a.p.slots.write_slot(task().row);
@@ -173,6 +190,10 @@ class FusedState {
  private:
   __device__ __forceinline__ Task& task() const { return s.tasks[half]; }
 
+  __device__ __forceinline__ OutTarget target() const {
+    return {a.maps.out, a.p.out, task().head, task().begin};
+  }
+
   // Of its task: in memory, registers are few.
   __device__ __forceinline__ int chunk(int n) const { return n - task().start; }
 
@@ -184,10 +205,17 @@ class FusedState {
     chain.sync();
     if (chain.thread() == 0) {
       if (!find_task(a, s.ranked, round, task())) task().row = -1;
-      task().start = n;
+      task().enter(n);
     }
     chain.sync();
     return task().row >= 0;
+  }
+
+  template <class F>
+  __device__ __forceinline__ void change_task(F&& f) {
+    chain.sync();
+    if (chain.thread() == 0) f(task());
+    chain.sync();
   }
 
   // The state of the next task comes to L2 while this one is walked over.

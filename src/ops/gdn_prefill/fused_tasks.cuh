@@ -7,6 +7,7 @@
 // the offsets on the device: nothing is asked of the host and no memory is needed.
 #pragma once
 
+#include "ops/gdn_prefill/checkpoints.cuh"
 #include "ops/gdn_prefill/chunk_info.cuh"
 #include "ops/gdn_prefill/fused_arguments.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
@@ -28,9 +29,45 @@ struct Task {
   int row, head;
   int begin, length;  // tokens
   int next;           // round of the CTA's next task
-  int start;          // chunks of the CTA before it
+
+  // Of the walk over it:
+  int start;    // steps of the CTA before its first chunk
+  int end;      // steps before the next checkpoint, or in all
+  int kept;     // checkpoints
+  int first;    // chunk before which no outputs have still to leave
+  int cleared;  // chunk with fewer tokens than others; -1: none
+  int part;     // chunk of which a part is walked over, for a checkpoint; -1: none
 
   __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
+
+  __device__ __forceinline__ void enter(int step) {
+    start = step;
+    kept = first = 0;
+    part = -1;
+    set_cleared();
+  }
+
+  // At step n, which comes before the next checkpoint.
+  __device__ __forceinline__ void set_end(int n, int checkpoint) {
+    end = start + (checkpoint >= length ? chunks() : checkpoint / kChunk);
+    if (end > n) return;
+    end = n + 1;
+    cleared = part = n - start;
+  }
+
+  // The chunk comes again, whole, and the part's outputs are nobody's.
+  __device__ __forceinline__ void leave_part() {
+    ++start;
+    ++kept;
+    first = part;
+    part = -1;
+    set_cleared();
+  }
+
+ private:
+  __device__ __forceinline__ void set_cleared() {
+    cleared = length % kChunk != 0 ? chunks() - 1 : -1;
+  }
 };
 
 // By one thread, before a barrier. Sequences that others walk over (long_rows.cuh) have the first
@@ -106,31 +143,71 @@ __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedR
   }
 }
 
-// Walks over the chunks of all tasks of a CTA.
+// Walks over the chunks of all tasks of a CTA, starting in front of the first.
 struct ChunkCursor {
   ChunkInfo info;  // of the chunk
   Task task;
   int chunk;
+  // With a list of checkpoints:
+  int part;        // tokens, when it is the first part of a chunk; else 0
+  int kept, stop;  // the next checkpoint, and after how many tokens
 
   __device__ __forceinline__ void start() {
-    task.length = task.next = chunk = 0;
+    task.length = task.next = part = 0;
+    chunk = -1;
     info.rows = kChunk;
   }
 
   __device__ __forceinline__ void advance(const FusedArguments& a, const RankedRows& ranked,
-                                          int chunks) {
+                                          int steps) {
     if (info.rows == 0) return;  // there were no more already
-    chunk += chunks;
+    if (a.p.checkpoint_offsets.present()) return advance_listed(a, ranked, steps);
+    chunk += steps;
 #pragma unroll 1
     while (chunk * kChunk >= task.length) {
       chunk -= task.chunks();
-      if (!find_task(a, ranked, task.next, task)) {
-        info.rows = 0;
-        return;
-      }
-      set_head(a, task.head, info);
+      if (!enter_next(a, ranked)) return;
     }
     set_tokens(a.p, task.begin + chunk * kChunk, min(kChunk, task.length - chunk * kChunk), info);
+  }
+
+ private:
+  __device__ __forceinline__ bool enter_next(const FusedArguments& a, const RankedRows& ranked) {
+    if (!find_task(a, ranked, task.next, task)) {
+      info.rows = 0;
+      return false;
+    }
+    set_head(a, task.head, info);
+    return true;
+  }
+
+  __device__ __forceinline__ void find_stop(const FusedArguments& a, int index) {
+    kept = index;
+    stop = checkpoint_tokens(a.p, task.row, index, task.length);
+  }
+
+  // The same steps as FusedState takes.
+  __device__ __forceinline__ void advance_listed(const FusedArguments& a, const RankedRows& ranked,
+                                                 int steps) {
+#pragma unroll 1
+    for (; steps > 0; --steps) {
+      if (part == 0) ++chunk;
+      part = 0;
+#pragma unroll 1
+      while (chunk * kChunk >= task.length) {
+        if (!enter_next(a, ranked)) return;
+        chunk = 0;
+        find_stop(a, 0);
+      }
+#pragma unroll 1
+      while (stop <= chunk * kChunk) find_stop(a, kept + 1);
+      if (stop < min(chunk * kChunk + kChunk, task.length)) {
+        part = stop - chunk * kChunk;
+        find_stop(a, kept + 1);
+      }
+    }
+    const int rows = part > 0 ? part : min(kChunk, task.length - chunk * kChunk);
+    set_tokens(a.p, task.begin + chunk * kChunk, rows, info);
   }
 };
 

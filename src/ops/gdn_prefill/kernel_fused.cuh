@@ -13,7 +13,7 @@ inline constexpr int kStateRegisters = 192, kAuxiliaryRegisters = 64;
 
 // grid: one CTA an SM, or as many as there are tasks. Where sequences may be long enough for kernels
 // of their own (long_rows.cuh), behind these.
-template <class Io>
+template <class Io, bool Normalised>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     FusedState<Io>(s, a, group).run();
   } else {
     arch::give_registers<kAuxiliaryRegisters>();
-    Auxiliary<Io>(s, a).run();
+    Auxiliary<Io, Normalised>(s, a).run();
     // Whoever waits for this grid waits for the long sequences, too.
     if (a.long_rows > 0) arch::wait_for_previous_grid();
   }

@@ -60,23 +60,11 @@ struct PrepareCursor {
   }
 };
 
-// Does one of the warp's tokens not hold to 0 <= beta |k|^2 <= 2? |k|^2 is on the diagonal of K K^T,
-// whose columns are normalised already.
-__device__ __forceinline__ bool grows(const float (&product)[32], const MaskFactors& masks,
-                                      int thread) {
-  const int lane = thread & 31, warp = thread >> 5, row = lane >> 2;
-  if (2 * (lane & 3) != (row & 6)) return false;
-  const int i = warp * 16 + row;
-  const float b = masks.row_l[i], b8 = masks.row_l[i + 8];
-  bool found = false;
-#pragma unroll
-  for (int J = 0; J < 4; ++J) {
-    if (J != warp) continue;
-    const float* y = product + 8 * J;
-    const float x = b * (row & 1 ? y[1] : y[0]), x8 = b8 * (row & 1 ? y[7] : y[6]);
-    found = !(x >= 0.0f && x <= kMostErased && x8 >= 0.0f && x8 <= kMostErased);
-  }
-  return found;
+// Does one of two tokens not hold to 0 <= beta |k|^2 <= 2? `squares`: |k|^2, of normalised keys with
+// the L2 norm.
+__device__ __forceinline__ bool grows(float2 beta, float2 squares) {
+  const float x = beta.x * squares.x, y = beta.y * squares.y;
+  return !(x >= 0.0f && x <= kMostErased && y >= 0.0f && y <= kMostErased);
 }
 
 template <class Io>
@@ -89,6 +77,7 @@ struct alignas(1024) PrepareGroup {
   PrepareCursor cursor;
   ChunkInfo info[2];
   std::int64_t item[2];
+  int out_of_reach;  // the last chunk with keys of very different lengths
   arch::Mbarrier keys_full, queries_full;
 
   __device__ __forceinline__ Io* inverse() { return keys[1]; }
@@ -125,6 +114,7 @@ class Prepare {
       arch::init(s.queries_full, 1);
       arch::fence_mbarrier_init();
       s.cursor.started = false;
+      s.out_of_reach = -1;
       s.cursor.item = first;
       find(0, stride);
       if (s.info[0].rows > 0) {
@@ -137,6 +127,8 @@ class Prepare {
     if (thread < 32) {
       load_gates(a.p, s.info[0], s.gates[0], thread);
       scan_gates(a.p, s.info[0], s.gates[0], thread);
+      load_betas(a.p, s.info[0], s.gates[0], thread);
+      make_betas(a.p, s.info[0], s.gates[0], thread);
     }
 #pragma unroll 1
     for (int n = 0; s.info[n & 1].rows > 0; ++n) chunk(n, stride);
@@ -173,11 +165,9 @@ class Prepare {
     sync();
   }
 
-  // K K^T and Q K^T over both halves of the columns, and the lengths.
+  // K K^T and Q K^T over both halves of the columns, and |q|^2 with the L2 norm.
   __device__ __forceinline__ void multiply_halves(int place, float (&product)[32],
-                                                  float (&scores)[32]) {
-    const bool normalised = a.p.l2norm;
-    Squares keys, queries;
+                                                  float (&scores)[32], QuerySquares& squares) {
 #pragma unroll
     for (int half = 0; half < Halves; ++half) {
       arch::wait(s.keys_full, half);
@@ -185,10 +175,7 @@ class Prepare {
       multiply_rows(product, s.keys, 0, half > 0);
       arch::wait(s.queries_full, half);
       multiply_rows(scores, s.keys, 1, half > 0);
-      if (normalised) {
-        keys.add(s.keys, 0, thread);
-        queries.add(s.keys, 1, thread);
-      }
+      if (a.p.l2norm) squares.add(s.keys, thread);
       arch::wgmma_wait<0>();
       arch::pin(product);
       arch::pin(scores);
@@ -200,35 +187,36 @@ class Prepare {
       }
       __syncwarp();
     }
-    if (normalised) {
-      keys.store(a, 0, s.masks, thread);
-      queries.store(a, 1, s.masks, thread);
-    }
+  }
+
+  // 1 / |q| of the token that the thread makes factors of.
+  __device__ __forceinline__ float over_length(const QuerySquares& squares) const {
+    const float2 sums = squares.sums(thread);
+    return over_root((thread & 1 ? sums.y : sums.x) + a.eps);
   }
 
   __device__ __forceinline__ void chunk(int n, std::int64_t stride) {
     const int place = n & 1;
-    const bool normalised = a.p.l2norm;
     if (thread == 0 && n > 0) {
       arch::wait_for_store_reads<0>();  // the chunk before has left
       ask_queries(place, 0);
     }
     __syncwarp();
     float product[32], scores[32];
+    float query = a.scale;
     if constexpr (Halves > 1) {
-      multiply_halves(place, product, scores);
+      QuerySquares squares;
+      multiply_halves(place, product, scores, squares);
+      if (a.p.l2norm) query *= over_length(squares);
     } else {
       arch::wait(s.keys_full, place);
       clear_tail(place);
-      if (normalised) {
-        arch::wait(s.queries_full, place);
-        find_lengths(a, s.keys, s.masks, thread);
-      }
       multiply_rows(product, s.keys, 0);
     }
-    sync();  // gates and lengths are there, the chunk before has left
-    const bool mild = is_mild<Io>(s.gates[place]);
-    make_factors(a, mild, s.gates[place], s.masks, s.factors, thread);
+    sync();  // gates are there, the chunk before has left
+    const auto& gates = s.gates[place];
+    const bool mild = is_mild<Io>(gates);
+    const float held = make_key_factors(mild, gates, s.masks, s.factors, thread);
     if (thread == 96) find(place ^ 1, stride);
     sync();
     const bool more = s.info[place ^ 1].rows > 0;
@@ -239,15 +227,25 @@ class Prepare {
       arch::wgmma_wait<0>();
       arch::pin(product);
     }
-    if (normalised) normalise_columns(product, s.masks, thread);
-    store_diagonal(product, mild, s.gates[place], s.masks, s.scratch, thread);
-    store_lower(product, mild, s.masks, s.scratch, thread);
-    const bool own_grows = grows(product, s.masks, thread);
+    // With both products in registers there are none to keep K K^T in, so columns are always normalised.
+    const bool normalise = Halves > 1 && a.p.l2norm;
+    const bool own_grows = normalise ? store_normalised_lower(product, held, mild, place)
+                                     : store_lower_part(product, held, mild, n);
+    __syncwarp();
     if constexpr (Halves == 1) {
       arch::wait(s.queries_full, place);
       multiply_rows(scores, s.keys, 1);
+      if (a.p.l2norm) {
+        QuerySquares squares;
+        squares.add(s.keys, thread);
+        query *= over_length(squares);
+      }
     }
+    put_query_factors(mild, query, gates, s.masks, s.factors, thread);
     if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
+    if (thread >= 32 && thread < 64 && more) {
+      load_betas(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread & 31);
+    }
     invert_diagonal(s.scratch, thread >> 5, thread & 31);
     if constexpr (Halves == 1) {
       arch::wgmma_wait<0>();
@@ -257,17 +255,32 @@ class Prepare {
     const bool chunk_grows = arch::sync_any(barrier, 128, own_grows);
     if (thread == 0) {
       s.factors.decay[2] =
-          chunk_grows ? kNeverForgets : __uint_as_float(s.gates[place][0][63]) + kErasedLog2;
+          chunk_grows ? kNeverForgets : __uint_as_float(gates[0][63]) + kErasedLog2;
     }
+    const bool redo = Halves == 1 && s.out_of_reach == n;
     if constexpr (Halves == 1) {
       if (thread == 32 && more) ask_keys(place ^ 1, 0);
       __syncwarp();
     }
     clear_upper(s.scores(), thread);
     clear_upper(s.inverse(), thread);
-    store_scores(scores, mild, s.gates[place], s.masks, s.scores(), thread);
-    store_inverse(s.scratch, normalised, s.masks, s.inverse(), thread);
+    store_scores(scores, mild, gates, s.masks, s.scores(), thread);
+    if (redo) {
+      store_normalised_lower(product, make_key_factors(mild, gates, s.masks, s.factors, thread),
+                             mild, place);
+      __syncwarp();
+      invert_diagonal(s.scratch, thread >> 5, thread & 31);
+      sync();
+    }
+    if (redo || normalise) {
+      store_inverse<true>(s.scratch, s.masks, s.inverse(), thread);
+    } else {
+      store_inverse<false>(s.scratch, s.masks, s.inverse(), thread);
+    }
     if (thread < 32 && more) scan_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
+    if (thread >= 32 && thread < 64 && more) {
+      make_betas(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread & 31);
+    }
     sync();
     if (thread == 0) {
       Record<Io>& record = records[s.item[place]];
@@ -276,6 +289,50 @@ class Prepare {
       arch::store_bulk(&record.factors, &s.factors, sizeof(Factors));
       arch::commit_stores();
     }
+  }
+
+  // L and the factors that wait for the keys' lengths. Whether a token of the warp makes states grow.
+  __device__ __forceinline__ bool store_lower_part(const float (&product)[32], float held,
+                                                   bool mild, int n) {
+    const auto& gates = s.gates[n & 1];
+    const DiagonalBlock y = diagonal_block(product, thread >> 5);
+    const float2 beta = of_rows(reinterpret_cast<const float*>(gates[1]), thread);
+    const float2 lengths = key_squares(y, thread & 31);
+    float2 squares = make_float2(1.0f, 1.0f);  // over those of the keys' lengths
+    float key = 1.0f;
+    if (a.p.l2norm) {
+      const float own = thread & 1 ? lengths.y : lengths.x;
+      key = over_root(own + a.eps);
+      if (!in_reach(own, key)) s.out_of_reach = n;
+      squares = make_float2(over(lengths.x + a.eps), over(lengths.y + a.eps));
+    }
+    put_key_factors(held, key, s.masks, s.factors, thread);
+    store_diagonal(y, mild, make_float2(beta.x * squares.x, beta.y * squares.y), gates, s.scratch,
+                   thread);
+    const float2 rows = mild ? beta : of_rows(s.masks.block_l, thread);
+    store_lower(product, mild, make_float2(rows.x * squares.x, rows.y * squares.y), s.masks,
+                s.scratch, thread);
+    return grows(beta, make_float2(lengths.x * squares.x, lengths.y * squares.y));
+  }
+
+  // The same with normalised columns, for lengths of keys that differ too much (in_reach).
+  __device__ __forceinline__ bool store_normalised_lower(float (&product)[32], float held,
+                                                         bool mild, int place) {
+    const auto& gates = s.gates[place];
+    const float2 lengths = key_squares(diagonal_block(product, thread >> 5), thread & 31);
+    const float2 keys = make_float2(over_root(lengths.x + a.eps), over_root(lengths.y + a.eps));
+    const float key = thread & 1 ? keys.y : keys.x;
+    s.masks.key[factor_token(thread)] = key;
+    put_key_factors(held, makes_masks(thread) ? 1.0f : key, s.masks, s.factors, thread);
+    sync();
+    normalise_columns(product, s.masks, thread);
+    const float2 beta = of_rows(reinterpret_cast<const float*>(gates[1]), thread);
+    store_diagonal(diagonal_block(product, thread >> 5), mild,
+                   make_float2(beta.x * keys.x, beta.y * keys.y), gates, s.scratch, thread);
+    const float2 rows = mild ? beta : of_rows(s.masks.block_l, thread);
+    store_lower(product, mild, make_float2(rows.x * keys.x, rows.y * keys.y), s.masks, s.scratch,
+                thread);
+    return grows(beta, make_float2(lengths.x * keys.x * keys.x, lengths.y * keys.y * keys.y));
   }
 
   PrepareGroup<Io>& s;

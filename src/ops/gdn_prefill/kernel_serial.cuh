@@ -42,7 +42,9 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
     if (--until_checkpoint == 0) {
       until_checkpoint = every;
       const int tokens = (c + 1) * kChunk;
-      if (tokens <= task.length) store_checkpoint<true>(a.p, task.row, tokens, place, chain.S);
+      if (tokens <= task.length) {
+        store_checkpoint<true>(a.p, task.row, (c + 1) / every - 1, place, chain.S);
+      }
     }
   }
   if (to > from) chain.store_last_out(n - 1, to - 1, task.rows(to - 1), target);

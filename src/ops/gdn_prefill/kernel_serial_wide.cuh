@@ -45,7 +45,9 @@ __device__ __forceinline__ void walk_states(WideShared<Io>& s, const FusedArgume
     if (--until_checkpoint == 0) {
       until_checkpoint = every;
       const int tokens = (n + 1) * kChunk;
-      if (tokens <= task.length) store_checkpoint(a.p, task.row, tokens, place, chain.S);
+      if (tokens <= task.length) {
+        store_checkpoint(a.p, task.row, (n + 1) / every - 1, place, chain.S);
+      }
     }
   }
   // Who has the last chunk, or stands for a sequence without any.

@@ -8,7 +8,8 @@ void launch_fused_bf16(const FusedArguments& arguments, unsigned ctas, const Con
   shape.grid = dim3(ctas);
   shape.block = dim3(kFusedThreads);
   shape.shared_bytes = sizeof(FusedShared<__nv_bfloat16>);
-  device::launch(fused<__nv_bfloat16>, shape, arguments, context);
+  const auto kernel = arguments.p.l2norm ? fused<__nv_bfloat16, true> : fused<__nv_bfloat16, false>;
+  device::launch(kernel, shape, arguments, context);
 }
 
 }  // namespace hyla::gdn

@@ -8,7 +8,8 @@ void launch_fused_f16(const FusedArguments& arguments, unsigned ctas, const Cont
   shape.grid = dim3(ctas);
   shape.block = dim3(kFusedThreads);
   shape.shared_bytes = sizeof(FusedShared<__half>);
-  device::launch(fused<__half>, shape, arguments, context);
+  const auto kernel = arguments.p.l2norm ? fused<__half, true> : fused<__half, false>;
+  device::launch(kernel, shape, arguments, context);
 }
 
 }  // namespace hyla::gdn

@@ -37,4 +37,18 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+// 1 / x and 1 / sqrt(x), off by a float32 ulp or two; x below the smallest normal number counts as
+// that.
+inline constexpr float kLeastNormal = 0x1p-126f;
+__device__ __forceinline__ float over(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaxf(x, kLeastNormal)));
+  return y;
+}
+__device__ __forceinline__ float over_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaxf(x, kLeastNormal)));
+  return y;
+}
+
 }  // namespace hyla::gdn

@@ -69,11 +69,10 @@ __device__ __forceinline__ void store_final(const PrefillProblem& p, int row,
   if (slot != core::kNullSlot) store_state<AnyDims>(p, p.final, slot, at, S);
 }
 
-// After `tokens` tokens, a multiple of checkpoint_every.
+// The index-th checkpoint of a row.
 template <bool AnyDims = false>
-__device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int tokens,
+__device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int index,
                                                  const FragmentPlace& at, const float (&S)[64]) {
-  const std::int64_t index = tokens / p.checkpoint_every - 1;
   if (p.checkpoints.present()) {
     const std::int64_t to = p.checkpoint_starts.at(row) + index;
     if (to >= 0 && to < p.checkpoints.slots) store_state<AnyDims>(p, p.checkpoints, to, at, S);
@@ -98,10 +97,10 @@ __device__ __forceinline__ void store_final(const PrefillProblem& p, int row,
   store_final<true>(p, row, at, S[0]);
   store_final<true>(p, row, second_half(at), S[1]);
 }
-__device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int tokens,
+__device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int index,
                                                  const FragmentPlace& at, const float (&S)[2][64]) {
-  store_checkpoint<true>(p, row, tokens, at, S[0]);
-  store_checkpoint<true>(p, row, tokens, second_half(at), S[1]);
+  store_checkpoint<true>(p, row, index, at, S[0]);
+  store_checkpoint<true>(p, row, index, second_half(at), S[1]);
 }
 
 // Chunks from one checkpoint to the next; more than there can be where there are none.

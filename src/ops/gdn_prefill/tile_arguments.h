@@ -64,7 +64,6 @@ inline bool dense(const PoolView& pool, std::int64_t K, std::int64_t V) {
 inline const char* prefill_tiles_refuse(const PrefillProblem& p, const Context& context) {
   if (const char* reason = device::refuses_device(context)) return reason;
   if (p.q.dtype == DType::kFloat32) return "takes bfloat16 and float16";
-  if (p.checkpoint_offsets.present()) return "takes checkpoints every n tokens only";
   if (p.sequences.tokens > kMostTokens) return "more than 2^31 tokens";
   if (p.sequences.rows * p.heads > kMostTasks) return "more than 2^30 heads of sequences";
   const std::int64_t total = p.sequences.tokens;
