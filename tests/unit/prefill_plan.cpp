@@ -57,5 +57,42 @@ TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {
   EXPECT_LT(block_us(tiny), fused_us(tiny));
 }
 
+LongPlan mixed(std::int64_t heads, int others, int other_chunks, int longest) {
+  LongPlan plan;
+  const int chunks = longest + others * other_chunks;
+  EXPECT_GT(long_rows(plan, others + 1, heads, std::int64_t{64} * chunks, 132), 0);
+  plan.rows = others + 1, plan.chunks = chunks, plan.longest = longest;
+  return plan;
+}
+
+TEST(PrefillPlan, ALongSequenceAmongShortOnesIsTakenOut) {
+  for (std::int64_t heads : {2, 8}) {
+    const LongPlan plan = mixed(heads, 64, 1, 256);
+    EXPECT_LT(plan.most(), 256);
+    EXPECT_GE(plan.most(), 1);
+    EXPECT_TRUE(plan.pays(1, 256)) << heads;
+  }
+  const LongPlan equal = mixed(8, 19, 128, 128);
+  EXPECT_EQ(equal.most(), equal.longest);
+}
+
+TEST(PrefillPlan, LongSequencesLeaveMultiprocessorsForTheOthers) {
+  for (std::int64_t heads = 1; heads <= 200; ++heads) {
+    LongPlan plan;
+    const int rows = long_rows(plan, 1000, heads, 1 << 24, 132);
+    EXPECT_LE(rows, kMostLongRows);
+    if (rows == 0) continue;
+    EXPECT_LT(rows * plan.ctas_a_row(), 132) << heads;
+    EXPECT_FALSE(plan.pays(132 / plan.ctas_a_row() + 1, 1));
+  }
+}
+
+// One sequence, or so few tokens that the longest possible is not worth a kernel.
+TEST(PrefillPlan, WhereNoSequenceCanBeLongNobodyLooks) {
+  LongPlan plan;
+  EXPECT_EQ(long_rows(plan, 1, 32, 1 << 20, 132), 0);
+  EXPECT_EQ(long_rows(plan, 64, 32, 1024, 132), 0);
+}
+
 }  // namespace
 }  // namespace hyla::gdn

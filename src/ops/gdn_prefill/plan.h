@@ -32,7 +32,9 @@ struct PlanShape {
 
 // A chunk takes 2.43 us with everything in one CTA; a task its states.
 inline double fused_us(const PlanShape& s) {
-  return 5.8 + s.waves(static_cast<double>(s.tasks())) * (s.chunks() * 2.43 + s.task_us);
+  const auto tasks = static_cast<double>(s.tasks());
+  const double busy = std::min(1.0, tasks / s.multiprocessors);
+  return 5.8 + s.waves(tasks) * (s.chunks() * 2.43 + s.task_us * (0.5 + 0.5 * busy));
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
@@ -41,7 +43,7 @@ inline double block_us(const PlanShape& s) {
   const auto steps = static_cast<double>((each + 7) / 8);
   const auto ctas = static_cast<double>(s.tasks() * s.blocks * 2);
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
-  return 3 + s.waves(ctas, 6) * steps * (2.2 + 0.13 * on_one) +
+  return 3 + s.waves(ctas, 6) * steps * (2.55 + 0.25 * on_one) +
          0.019 * static_cast<double>(s.tasks());
 }
 
@@ -87,6 +89,9 @@ inline Walks split_walks(const PlanShape& s) {
     if (us < walks.us) walks = {1, 2, us};
   }
   walks.us += prepare_us(s) + 0.06 * static_cast<double>(s.tasks());
+  // So few chunks that the second kernel starts beside the first.
+  const double free = s.multiprocessors - ctas / walks.blocks_a_cta * walks.parts;
+  if (s.chunks() * static_cast<double>(s.tasks()) <= 4 * free) walks.us -= 3;
   return walks;
 }
 
@@ -183,8 +188,10 @@ inline int long_rows(LongPlan& plan, std::int64_t rows, std::int64_t heads, std:
   plan.parts = 8 * plan.heads <= multiprocessors ? 2 : 1;
   plan.rows = static_cast<int>(std::min<std::int64_t>(rows, 1 << 30));
   plan.chunks = plan.longest = static_cast<int>(tokens / 64);
-  constexpr std::int64_t kLook = 3000;
-  if (plan.longest * LongPlan::kChunk * 4 <= plan.balanced() * 5 + 4 * kLook) return 0;
+  // The look takes 10 us: only where the longest that may be there would take many times as long as
+  // all work shared evenly, as it may with few heads.
+  constexpr std::int64_t kWorst = 8, kLook = 3000;
+  if (plan.longest * LongPlan::kChunk <= kWorst * plan.balanced() + kLook) return 0;
   return std::min({static_cast<int>(std::min<std::int64_t>(rows, kMostLongRows)),
                    plan.most_ctas() / plan.ctas_a_row()});
 }
