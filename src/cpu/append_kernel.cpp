@@ -71,8 +71,15 @@ void store_quantised(const float* __restrict from, std::int64_t count, Stored* _
 
 // NaN is no magnitude.
 inline float largest_magnitude(const float* line, std::int64_t count) {
-  F most = zero();
+  F most = zero(), others[3] = {zero(), zero(), zero()};  // a chain each
   std::int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    most = max(abs(load(line + i)), most);
+#pragma GCC unroll 3
+    for (int n = 0; n < 3; ++n) others[n] = max(abs(load(line + i + (n + 1) * kLanes)), others[n]);
+  }
+#pragma GCC unroll 3
+  for (int n = 0; n < 3; ++n) most = max(others[n], most);
   for (; i + kLanes <= count; i += kLanes) most = max(abs(load(line + i)), most);
   if (i < count) most = max(abs(load_n(line + i, static_cast<int>(count - i))), most);
   return max_lane(most);
