@@ -42,7 +42,9 @@ __device__ __forceinline__ void walk_pair(PairShared<Io>& s, const FusedArgument
     if (--until_checkpoint == 0) {
       until_checkpoint = every;
       const int tokens = (n + 1) * kChunk;
-      if (tokens <= task.length) store_checkpoint(a.p, task.row, tokens, place, chain.S);
+      if (tokens <= task.length) {
+        store_checkpoint(a.p, task.row, (n + 1) / every - 1, place, chain.S);
+      }
     }
   }
   if (chunks > 0) chain.store_last_out(chunks - 1, chunks - 1, task.rows(chunks - 1), target);
