@@ -17,14 +17,14 @@ struct RowHead {  // strides of [B, heads, ...] in elements
 
 // The fused gated norm of the output.
 inline constexpr int kMaxCluster = 8;  // CTAs of a head
-inline constexpr int kMaxGatedValues = 128;
+inline constexpr int kGatedDim = 128;  // K and V
 struct GatedArguments {
   const void *z, *weight;
   RowHead z_stride;
   std::uint32_t weight_stride;
   DType weight_dtype;
   bool silu;  // else sigmoid
-  float eps, inverse_values;
+  float eps;
 };
 
 // In the order in which the kernels need them: a grid that starts finds none of it in the constant

@@ -13,7 +13,7 @@ namespace hyla::gdn {
 
 struct HeadValues {
   arch::Mbarrier all;
-  float o[kMaxGatedValues];
+  float o[kGatedDim];
 };
 
 struct NoHeadValues {};
@@ -35,13 +35,13 @@ template <class Io>
 class GatedHead {
  public:
   // Before anything else.
-  __device__ __forceinline__ GatedHead(HeadValues& values, int V, int lane)
-      : values_(values), V_(V), lane_(lane), first_(blockIdx.x == 0) {
+  __device__ __forceinline__ GatedHead(HeadValues& values, int lane)
+      : values_(values), lane_(lane), first_(blockIdx.x == 0) {
     if (gridDim.x == 1) return;
     if (first_ && lane == 0) {
       arch::init(values.all, 1);
       arch::fence_mbarrier_init();
-      arch::arrive_expecting(values.all, static_cast<std::uint32_t>(V) * sizeof(float));
+      arch::arrive_expecting(values.all, kGatedDim * sizeof(float));
     }
     __syncwarp();
     arrive_for_head<true>();
@@ -50,7 +50,7 @@ class GatedHead {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int value = lane_ + 32 * i;
-      if (!first_ || value >= V_) continue;
+      if (!first_) continue;
       z_[i] = static_cast<const Io*>(a.z)[z_offset + value];
       weight_[i] = device::load_bits(a.weight, a.weight_dtype,
                                      value * static_cast<std::int64_t>(a.weight_stride));
@@ -72,13 +72,12 @@ class GatedHead {
     float o[kOwn], sum = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      o[i] = lane_ + 32 * i < V_ ? values_.o[lane_ + 32 * i] : 0.0f;
+      o[i] = values_.o[lane_ + 32 * i];
       sum += o[i] * o[i];
     }
-    const float factor = rsqrtf(device::sum_lanes<32>(sum) * a.inverse_values + a.eps);
+    const float factor = rsqrtf(device::sum_lanes<32>(sum) / kGatedDim + a.eps);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      if (lane_ + 32 * i >= V_) continue;
       const float z = device::to_float(z_[i]);
       const float gate = gates::sigmoid(z) * (a.silu ? z : 1.0f);
       out[lane_ + 32 * i] =
@@ -87,16 +86,16 @@ class GatedHead {
   }
 
  private:
-  static constexpr int kOwn = kMaxGatedValues / 32;
+  static constexpr int kOwn = kGatedDim / 32;
   HeadValues& values_;
-  int V_, lane_;
+  int lane_;
   bool first_;
   Io z_[kOwn];
   std::uint32_t weight_[kOwn];
 };
 
 struct NoGatedHead {
-  __device__ __forceinline__ NoGatedHead(const NoHeadValues&, int, int) {}
+  __device__ __forceinline__ NoGatedHead(const NoHeadValues&, int) {}
 };
 template <bool Gated, class Io>
 using GatedHeadIf = std::conditional_t<Gated, GatedHead<Io>, NoGatedHead>;

@@ -9,14 +9,12 @@
 
 #include "arch/grid_dependency.cuh"
 #include "arch/registers.cuh"
-#include "ops/gdn_decode/gated_epilogue.cuh"
 #include "ops/gdn_decode/requests.cuh"
 #include "ops/gdn_decode/token_scalars.cuh"
 
 namespace hyla::gdn {
 
-template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_,
-          bool Gated_ = false>
+template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_>
 struct DecodeKvPolicy {
   using State = State_;
   using Io = Io_;
@@ -30,18 +28,16 @@ struct DecodeKvPolicy {
   static constexpr int kWarps = kK / kLines;       // that own lines
   static constexpr int kColumns = kLanes * kChunk;
   static constexpr bool kServed = Served_;  // the warp without lines sums the columns for all
-  static constexpr bool kGated = Gated_;    // gated_epilogue.cuh
   static_assert(kWarps >= 1 && kK % kLines == 0);
 };
 
 // What the warps tell each other.
 template <class P>
 struct KvShared {
-  alignas(16) float alpha, from_k;
+  TokenScalars token;
   alignas(16) float k_dot[P::kWarps][P::kColumns];
   alignas(16) float q_dot[P::kWarps][P::kColumns];
-  alignas(16) float v[P::kColumns];  // times from_v, or the step
-  HeadValuesIf<P::kGated> head;
+  alignas(16) float v[P::kColumns];
 };
 
 // Sums a lane's columns over the lane groups into `to`, which has a place for each column of the
@@ -73,15 +69,7 @@ __device__ __forceinline__ void sum_lane_groups(float (&dot)[P::kChunk], int lan
   }
 }
 
-template <int Warps, int Columns>
-__device__ __forceinline__ float column_sum(const float (&dots)[Warps][Columns], int column) {
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < Warps; ++w) sum += dots[w][column];
-  return sum;
-}
-
-// The warp that owns no lines: the token's scalars, v and o. The others wait for the steps.
+// The warp that owns no lines: the token's scalars, v and o.
 template <class P>
 __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared<P>& shared,
                                               int lane) {
@@ -90,7 +78,6 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
   constexpr int kOwn = (P::kColumns + 31) / 32;
   const std::uint32_t row = blockIdx.z, head = blockIdx.y;
   const int first_column = static_cast<int>(blockIdx.x) * P::kColumns;
-  GatedHeadIf<P::kGated, Io> gated(shared.head, static_cast<int>(gridDim.x) * P::kColumns, lane);
   arch::wait_for_previous_grid();
   const Slot<O> slot = read_slot<O>(a, row);
   Io v_bits[kOwn];
@@ -101,42 +88,32 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
       v_bits[i] = static_cast<const Io*>(a.v)[at<O>(a.v_stride, row, head) + first_column + column];
     }
   }
-  if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
   const TokenScalars token = make_scalars<O, Io, P::kK>(a, row, head, key_head_of(a, head), lane);
-  const StepFactors factors(token);
   float v[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    v[i] = factors.from_v * device::to_float(v_bits[i]);
+    v[i] = device::to_float(v_bits[i]);
     if (lane + 32 * i < P::kColumns) shared.v[lane + 32 * i] = v[i];
   }
-  if (lane == 0) shared.alpha = factors.alpha, shared.from_k = factors.from_k;
+  if (lane == 0) shared.token = token;
   __syncthreads();
   if (is_null<O>(a, slot)) return;
-  float step[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int column = lane + 32 * i;
     if (column >= P::kColumns) continue;
-    step[i] = v[i] - factors.from_k * column_sum(shared.k_dot, column);
-    if (P::kServed) shared.v[column] = step[i];
+    float kS = 0, qS = 0;
+#pragma unroll
+    for (int w = 0; w < P::kWarps; ++w) {
+      kS += shared.k_dot[w][column];
+      qS += shared.q_dot[w][column];
+    }
+    const float step = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
+    if (P::kServed) shared.v[column] = step;
+    static_cast<Io*>(a.out)[at<O>(a.out_stride, row, head) + first_column + column] =
+        device::from_float<Io>(token.q_factor * (qS * token.alpha + token.qk * step));
   }
   if (P::kServed) __syncthreads();
-  wait_for_head<P::kGated>();
-  Io* out = static_cast<Io*>(a.out) + at<O>(a.out_stride, row, head);
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    const int column = lane + 32 * i;
-    if (column >= P::kColumns) continue;
-    const float qS = column_sum(shared.q_dot, column);
-    const float o = token.q_factor * (qS * token.alpha + token.qk * step[i]);
-    if constexpr (P::kGated) {
-      gated.send(first_column + column, o);
-    } else {
-      out[first_column + column] = device::from_float<Io>(o);
-    }
-  }
-  if constexpr (P::kGated) gated.write(a.gated, out);
 }
 
 // q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, K, V]; grid (V / kColumns, HV, B)
@@ -192,7 +169,6 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
     }
   }
   const Slot<O> write = write_slot<O>(a, row, slot);
-  arrive_for_head<P::kGated>();
 
   float k[P::kLoads], q[P::kLoads];
   k_bits.unpack(k);
@@ -211,19 +187,22 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
   sum_lane_groups<P>(k_dot, lane, &shared.k_dot[warp][own_column]);
   sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
   __syncthreads();
-  wait_for_head<P::kGated>();
   if (padding) return;  // the whole grid row
-  const float alpha = shared.alpha;
+  const TokenScalars token = shared.token;
   float step[P::kChunk];
   if constexpr (P::kServed) {
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) step[j] = shared.v[own_column + j];
   } else {
-    const float from_k = shared.from_k;
+    const float from_v = token.k_factor * token.beta;
+    const float from_k = from_v * token.k_factor * token.alpha;
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) {
-      step[j] = shared.v[own_column + j] - from_k * column_sum(shared.k_dot, own_column + j);
+      float kS = 0;
+#pragma unroll
+      for (int w = 0; w < P::kWarps; ++w) kS += shared.k_dot[w][own_column + j];
+      step[j] = from_v * shared.v[own_column + j] - from_k * kS;
     }
   }
   if (O == Options::kAny && is_null<O>(a, write)) return;
@@ -233,7 +212,7 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
     float s[P::kChunk];
     lines[i].unpack(s);
 #pragma unroll
-    for (int j = 0; j < P::kChunk; ++j) s[j] = alpha * s[j] + k[i] * step[j];
+    for (int j = 0; j < P::kChunk; ++j) s[j] = token.alpha * s[j] + k[i] * step[j];
     lines[i].pack(s);
     lines[i].store(to + i * line_stride);
   }

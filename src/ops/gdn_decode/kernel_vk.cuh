@@ -176,7 +176,7 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
   constexpr Options O = P::kOptions;
   constexpr int kRowsOfCta = P::kRowsOfCta, kOwn = (kRowsOfCta + 31) / 32;
   const std::uint32_t row = blockIdx.z, head = blockIdx.y;
-  GatedHeadIf<P::kGated, Io> gated(shared.head, static_cast<int>(gridDim.x) * kRowsOfCta, lane);
+  GatedHeadIf<P::kGated, Io> gated(shared.head, lane);
   arch::wait_for_previous_grid();
   const auto value_of = [&](int i) {  // the value row of place i
     const int place = lane + 32 * i, in_warp = place % P::kRows;
@@ -192,7 +192,8 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
     }
   }
   if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
-  const TokenScalars token = make_scalars<O, Io, P::kK>(a, row, head, key_head_of(a, head), lane);
+  const TokenScalars token =
+      make_scalars<O, Io, P::kK, true>(a, row, head, key_head_of(a, head), lane);
   const StepFactors factors(token);
   float v[kOwn];
 #pragma unroll

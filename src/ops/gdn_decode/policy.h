@@ -45,18 +45,13 @@ constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
   return {{{4 * kMiB, 4, 4, 0, true}, {32 * kMiB, 4, 8, 0, true}, kMany, kMany, kMany}};
 }
 
-// With the fused norm the values of a head are one CTA, or a cluster of at most kMaxCluster. kVK:
-// all are served.
+// With the fused norm, kVK, K = V = 128: the values of a head are one CTA, or a cluster of at most
+// kMaxCluster. All are served.
 using GatedVariants = std::array<DecodeVariant, 2>;
 
 constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
-  if (element_bytes == 4) return {{{8 * kMiB, 2, 32, 8, true}, {kAnyBytes, 8, 32, 4, true}}};
-  return {{{4 * kMiB, 2, 16, 4, true}, {kAnyBytes, 4, 16, 4, true}}};
-}
-
-constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
-  if (element_bytes == 4) return {{{8 * kMiB, 4, 4}, {kAnyBytes, 8, 16, 0, true}}};
-  return {{{4 * kMiB, 4, 4, 0, true}, {kAnyBytes, 4, 8, 0, true}}};
+  if (element_bytes == 4) return {{{8 * kMiB, 8, 32, 4, true}, {kAnyBytes, 8, 32, 4, true}}};
+  return {{{2 * kMiB, 2, 16, 4, true}, {kAnyBytes, 8, 16, 8, true}}};
 }
 
 }  // namespace hyla::gdn

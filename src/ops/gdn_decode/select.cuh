@@ -14,7 +14,7 @@ struct DecodeChoice {
   std::int64_t K, V;
   bool usual;      // Options::kUsual applies
   bool invariant;  // the choice must not depend on the rows
-  bool gated;      // the fused norm; usual, K = 128, q, k, v in 16 bits
+  bool gated;      // the fused norm; kVK, usual, K = V = kGatedDim, q, k, v in 16 bits
   std::int64_t state_bytes;
 };
 
@@ -35,6 +35,7 @@ struct VkKernels {
     using P = DecodeVkPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.warps,
                              Variant.parts, Gated>;
     constexpr int kValues = P::kRowsOfCta;
+    static_assert(!Gated || kGatedDim / kValues <= kMaxCluster);
     if constexpr (Variant.served) {
       return {decode_vk_served<P>, kValues, 32 * (P::kWarps + 1)};
     } else {
@@ -47,11 +48,10 @@ template <class State_>
 struct KvKernels {
   using State = State_;
   static constexpr DecodeVariants kVariants = kv_variants(sizeof(State));
-  static constexpr GatedVariants kGated = kv_gated_variants(sizeof(State));
   static constexpr int kFallback = sizeof(State) == 4 ? 4 : 1;
-  template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
+  template <class Io, Options O, int K, DecodeVariant Variant>
   static DecodeLaunch launch() {
-    using P = DecodeKvPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.served, Gated>;
+    using P = DecodeKvPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.served>;
     return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1)};
   }
 };
@@ -59,11 +59,12 @@ struct KvKernels {
 // The fused norm: a head is a cluster.
 template <class Kernels, class Io>
 DecodeLaunch select_gated(const DecodeChoice& c) {
+  constexpr int kDim = kGatedDim;
   constexpr GatedVariants kGated = Kernels::kGated;
-  const auto few = Kernels::template launch<Io, Options::kUsual, 128, kGated[0], true>();
-  const bool fits = c.V % few.values == 0 && c.V / few.values <= kMaxCluster;
-  if (!c.invariant && c.state_bytes <= kGated[0].most_bytes && fits) return few;
-  return Kernels::template launch<Io, Options::kUsual, 128, kGated[1], true>();
+  if (!c.invariant && c.state_bytes <= kGated[0].most_bytes) {
+    return Kernels::template launch<Io, Options::kUsual, kDim, kGated[0], true>();
+  }
+  return Kernels::template launch<Io, Options::kUsual, kDim, kGated[1], true>();
 }
 
 // Calls that are not usual or must be invariant, values that do not fill a CTA of the best variant,
@@ -71,7 +72,7 @@ DecodeLaunch select_gated(const DecodeChoice& c) {
 template <class Kernels>
 DecodeLaunch select_decode(const DecodeChoice& c) {
   return device::with_float_type(c.io, [&]<class Io>() {
-    if constexpr (sizeof(Io) == 2) {
+    if constexpr (sizeof(Io) == 2 && requires { Kernels::kGated; }) {
       if (c.gated) return select_gated<Kernels, Io>(c);
     }
     return device::with_key_dim(c.K, [&]<int K>() {

@@ -63,18 +63,21 @@ __device__ __forceinline__ GateBits load_gates(const DecodeArguments& a, std::ui
                            at<O>(a.beta_stride, row, head), head);
 }
 
-// The same by a whole warp from memory.
-template <Options O, class Io, int K>
+// The same by a whole warp from memory. GatesFirst: theirs is the longest way to go; kVK, where that
+// was measured to help.
+template <Options O, class Io, int K, bool GatesFirst = false>
 __device__ __forceinline__ TokenScalars make_scalars(const DecodeArguments& a, std::uint32_t row,
                                                      std::uint32_t head, std::uint32_t key_head,
                                                      int lane) {
   constexpr int kOwn = K / 32;
-  const GateBits gates = load_gates<O, Io>(a, row, head);  // first: the longest way to go
+  GateBits gates;
+  if constexpr (GatesFirst) gates = load_gates<O, Io>(a, row, head);
   device::Pack<Io, kOwn> k_bits, q_bits;
   load_keys<O>(static_cast<const Io*>(a.k) + at<O>(a.k_stride, row, key_head) + lane * kOwn,
                a.wide_keys, k_bits);
   load_keys<O>(static_cast<const Io*>(a.q) + at<O>(a.q_stride, row, key_head) + lane * kOwn,
                a.wide_keys, q_bits);
+  if constexpr (!GatesFirst) gates = load_gates<O, Io>(a, row, head);
   float k[kOwn], q[kOwn];
   k_bits.unpack(k);
   q_bits.unpack(q);
