@@ -320,8 +320,8 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
                                            : first_value);
   };
   const bool owns = owns_rows<P>(a, warp_value);
-  // The keys first: what is made of them must be ready when the state comes, which fills the
-  // memory's queues.
+  // Keys and values first: what is made of them must be ready when the state comes, which fills the
+  // memory's queues. The gates are few.
   const std::uint32_t asked_read = ask<P::kOptions>(a.read_slots, row);
   const std::uint32_t asked_write = ask<P::kOptions>(a.write_slots, row);
   const std::uint32_t asked_commit = ask<P::kOptions>(a.commit_lengths, row);
@@ -340,14 +340,14 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   const auto start_if = [&](bool condition, std::int64_t from) {
     if (condition && !is_null(a, from)) transfer.start(a, place_of(from));
   };
-  // Where it waits for a slot, what it need not wait for goes first.
-  if constexpr (P::kBulk) start_if(!indirect, row);
-  if constexpr (kOneBlock) block.load_gates(a, row, head, warp, lane);
   block.load_values(a, row, head, value, lane);
   __syncwarp();  // ptxas moves no load across
+  if constexpr (P::kStateBeforeGates) start_if(!indirect, row);
+  if constexpr (kOneBlock) block.load_gates(a, row, head, warp, lane);
+  __syncwarp();
   const std::int64_t read = read_slot<P::kOptions>(a, row, asked_read);
   if (is_null(a, read)) return;  // padding: the whole head leaves
-  start_if(!P::kBulk || indirect, read);
+  start_if(!P::kStateBeforeGates || indirect, read);
   if constexpr (!kOneBlock) block.load_gates(a, row, head, warp, lane);
   if constexpr (kOneBlock) commit = commit_of(a, asked_commit);
   // Longer rows keep it where it takes no registers.
