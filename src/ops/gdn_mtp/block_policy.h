@@ -20,9 +20,9 @@ struct MtpBlockPolicy {
   static constexpr StateLayout kLayout = Layout_;
   static constexpr int kTokens = kMtpBlockTokens;
   static constexpr int kK = 128;
-  static constexpr int kSteps = kK / 32;  // lane 4 g + t holds columns 32 j + 8 t + 0..7 of a row
+  static constexpr int kSteps = kK / 32;  // of 32 columns; lane 4 g + t holds 8 of them
   static constexpr int kWarps = kMtpBlockWarps;
-  static constexpr int kWarpRows = kMtpBlockWarpRows;  // rows 2 g and 2 g + 1 of lane 4 g + t
+  static constexpr int kWarpRows = kMtpBlockWarpRows;  // a pair a lane, the same of four lanes
   static constexpr int kRows = kWarps * kWarpRows;
   // The tensor cores take a state in the dtype of q and k as it is.
   static constexpr bool kSame = std::is_same_v<State, Io>;
@@ -95,8 +95,8 @@ template <class P>
 struct MtpBlockShared {
   alignas(128) unsigned char state[P::kStateBytes];
   alignas(16) BlockKeys<P> keys[P::kBuffers];  // longer rows fetch the next block's
-  // k as the update wants it: word m is tokens 2 t and 2 t + 1 at column 32 j + 8 (g / 2) + 2 m + g
-  // % 2.
+  // k as the update wants it: word m is tokens 2 t and 2 t + 1 at column 2 m + g % 2 of the 8 that
+  // lanes with t = g / 2 hold.
   uint4 turned[P::kSteps][32];
   alignas(16) MtpCoefficients coefficients;
   MtpTurn turn[P::kWarps];

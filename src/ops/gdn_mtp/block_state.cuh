@@ -21,8 +21,8 @@ __device__ __forceinline__ Tf32Pair split(float x) {
   return {high, __float_as_uint(x - __uint_as_float(high & 0xffffe000u))};
 }
 
-// Columns 32 j + 8 t + c of rows 2 g + n of a warp, for one j, in lane 4 g + t and in the order in
-// which a matrix product takes them: s[c / 2][2 n + c % 2].
+// A lane's 8 columns c of rows n of its pair, for one step, in the order in which a matrix product
+// takes them: s[c / 2][2 n + c % 2].
 struct StepRows {
   float s[4][4];
 
