@@ -340,10 +340,11 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   const auto start_if = [&](bool condition, std::int64_t from) {
     if (condition && !is_null(a, from)) transfer.start(a, place_of(from));
   };
+  if constexpr (kOneBlock && !P::kBulk) block.load_gates(a, row, head, warp, lane);
   block.load_values(a, row, head, value, lane);
   __syncwarp();  // ptxas moves no load across
   if constexpr (P::kStateBeforeGates) start_if(!indirect, row);
-  if constexpr (kOneBlock) block.load_gates(a, row, head, warp, lane);
+  if constexpr (P::kBulk) block.load_gates(a, row, head, warp, lane);
   __syncwarp();
   const std::int64_t read = read_slot<P::kOptions>(a, row, asked_read);
   if (is_null(a, read)) return;  // padding: the whole head leaves
