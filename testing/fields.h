@@ -142,6 +142,7 @@ void for_each_field(P& p, Visit&& visit) {
   detail::gate_fields(p, visit);
   detail::slot_fields(p, visit);
   detail::sequence_fields(p, visit);
+  visit("max_length", p.max_length);
   visit("has_initial_state", p.has_initial_state, Access::kRead);
   visit("checkpoint_every", p.checkpoint_every);
   visit("checkpoint_offsets", p.checkpoint_offsets, Access::kRead);

@@ -251,6 +251,7 @@ Call random_prefill(CaseBuilder builder) {
   tokens.set_gates(p.gate, p.beta);
   p.state = random_pool(builder, rows, heads);
   builder.set_sequences(p, rows);
+  for (const std::int64_t length : rows.lengths) p.max_length = std::max(p.max_length, length);
   builder.set_slots(p, rows);
   if (builder.options().fresh_rows) p.has_initial_state = builder.fresh_rows(p.state, rows);
   if (spec.checkpoint != 0 && builder.options().extras) {

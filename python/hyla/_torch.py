@@ -51,6 +51,7 @@ _SCALARS = {
     "update_state": "bool",
     "checkpoint_every": "SymInt",
     "decay_cutoff_log2": "float?",
+    "max_length": "SymInt",
     "key_heads": "SymInt",
     "value_heads": "SymInt",
     "key_dim": "SymInt",

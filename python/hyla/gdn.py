@@ -193,6 +193,7 @@ def prefill(
     l2norm: bool = False,
     l2norm_eps: float = 1e-6,
     decay_cutoff_log2: float | None = None,
+    max_length: int = 0,
     batch_invariant: bool = False,
     workspace: Tensor | None = None,
     out: T | None = None,
@@ -218,6 +219,9 @@ def prefill(
            at row checkpoint_starts[n] + i, or to pool slots checkpoint_slots [N, C]
     decay_cutoff_log2
            a kernel may drop terms that decayed below 2 to the minus this
+    max_length
+           tokens of the longest sequence, where known: on a GPU long sequences among short ones are
+           then faster; 0: the sequences are taken to be alike. It changes no result
     workspace
            hyla.workspace_bytes("gdn.prefill", ...) bytes; None: allocated by the call
     """
@@ -228,7 +232,7 @@ def prefill(
         read_slots, read_columns, write_slots, first_slot, has_initial_state,
         checkpoints, checkpoint_starts, checkpoint_slots, checkpoint_every, checkpoint_offsets,
         layout, scale, l2norm, l2norm_eps,
-        decay_cutoff_log2, batch_invariant, workspace, out, stream, impl,
+        decay_cutoff_log2, max_length, batch_invariant, workspace, out, stream, impl,
     )  # fmt: skip
 
 

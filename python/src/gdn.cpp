@@ -217,6 +217,7 @@ constexpr auto kPrefill = std::to_array<const char*>({"q",
                                                       "l2norm",
                                                       "l2norm_eps",
                                                       "decay_cutoff_log2",
+                                                      "max_length",
                                                       "batch_invariant",
                                                       "workspace",
                                                       "out",
@@ -269,6 +270,7 @@ PyObject* prefill(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     in.maybe_read("checkpoint_offsets", p.checkpoint_offsets);
     read_math(in, p);
     p.decay_cutoff_log2 = in.maybe_number("decay_cutoff_log2");
+    p.max_length = in.integer("max_length");
     TensorView like = p.v;  // [total, Hs, V]
     if (like.rank == 3 && p.q.rank == 3) like.shape[1] = std::max(p.q.shape[1], p.v.shape[1]);
     in.output(p.out, "out", like, true);

@@ -193,6 +193,7 @@ PREFILL = {
         {"checkpoint_offsets": np.array([[5, 3], [1, -1]]), "checkpoint_slots": np.zeros((2, 2), int)},
         INVALID, "^checkpoint_offsets: expected rising"),
     "cutoff": ({"decay_cutoff_log2": 0.0}, INVALID, "^decay_cutoff_log2: expected"),
+    "longest": ({"max_length": -1}, INVALID, "^max_length: expected a number >= 0"),
     "heads": ({"k": f32(70, 1, K)}, INVALID, "^k: expected heads"),
     "workspace": ({"workspace": f32(4, 4).T}, INVALID, "^workspace: expected a contiguous tensor"),
     "out": ({"out": f32(70, H, V)}, INVALID, "^out: expected shape"),

@@ -72,6 +72,7 @@ gdn::PrefillParams params(const hyla_gdn_prefill_params* given) {
   p.checkpoint_slots = view("checkpoint_slots", c.checkpoint_slots);
   take_numbers(p, c);
   p.decay_cutoff_log2 = given_if(c.has_decay_cutoff_log2, c.decay_cutoff_log2);
+  p.max_length = c.max_length;
   p.impl = c.impl;
   return p;
 }

@@ -217,6 +217,8 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
   p.beta = check_beta(params.beta, "total Hs", shapes, true, context);
   p.sequences = core::check_sequences({params.cu_seqlens, params.starts, params.lengths},
                                       shapes["total"], context);
+  if (params.max_length < 0) fail("max_length", "a number >= 0", text(params.max_length));
+  p.max_length = params.max_length;
   check_states(p, params, shapes, context);
   check_checkpoints(p, params, shapes, context);
   if (!params.update_state) p.slots.write_limit = 0;  // every write slot is null

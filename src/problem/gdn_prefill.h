@@ -7,6 +7,7 @@ namespace hyla::gdn {
 inline constexpr std::int64_t kCheckpointGranule = 64;
 
 struct PrefillProblem : Problem {
+  std::int64_t max_length = 0;        // of a sequence; 0: not known
   core::IndexView has_initial_state;  // [N]
   std::int64_t checkpoint_every = 0;
   core::IndexView checkpoint_offsets;  // [N, C]

@@ -106,6 +106,7 @@ void add_wrong_in_place(std::vector<Wrong<PrefillParams>>& table) {
     add<P>(table, "checkpoint_every", std::to_string(wrong), "checkpoint_every",
            [=](P& p) { p.checkpoint_every = wrong; });
   }
+  add<P>(table, "max_length", "-1", "max_length", [](P& p) { p.max_length = -1; });
   add<P>(table, "checkpoints", "without checkpoint_every", "checkpoints",
          [](P& p) { p.checkpoint_every = 0; });
   add<P>(table, "checkpoint_starts", "without checkpoint_every", "checkpoint_starts", [](P& p) {
@@ -209,11 +210,12 @@ TEST(GdnValidation, Prefill) {
   RecordProperty("wrong_calls", static_cast<int>(count));
 
   const P params;
-  [[maybe_unused]] const auto& [q, k, v, out, cu_seqlens, starts, lengths, state, state_out,
-                                update_state, gate, beta, read_slots, read_columns, write_slots,
-                                first_slot, has_initial_state, checkpoint_every, checkpoint_offsets,
-                                checkpoints, checkpoint_starts, checkpoint_slots, layout, scale,
-                                l2norm, l2norm_eps, decay_cutoff_log2, impl] = params;
+  [[maybe_unused]] const auto& [q, k, v, out, cu_seqlens, starts, lengths, max_length, state,
+                                state_out, update_state, gate, beta, read_slots, read_columns,
+                                write_slots, first_slot, has_initial_state, checkpoint_every,
+                                checkpoint_offsets, checkpoints, checkpoint_starts,
+                                checkpoint_slots, layout, scale, l2norm, l2norm_eps,
+                                decay_cutoff_log2, impl] = params;
   const Names fields{"q",
                      "k",
                      "v",
@@ -221,6 +223,7 @@ TEST(GdnValidation, Prefill) {
                      "cu_seqlens",
                      "starts",
                      "lengths",
+                     "max_length",
                      "state",
                      "state_out",
                      "update_state",

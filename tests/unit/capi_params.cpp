@@ -339,6 +339,8 @@ TEST(CapiNumbers, Prefill) {
   c.has_decay_cutoff_log2 = 1;
   EXPECT_EQ(capi::params(&c).decay_cutoff_log2, 30);
   EXPECT_EQ(capi::params(&c).checkpoint_every, 128);
+  c.max_length = 300;
+  EXPECT_EQ(capi::params(&c).max_length, 300);
   c.workspace = &c;
   c.workspace_bytes = 17;
   Context context;
