@@ -36,6 +36,33 @@ Guess guess(const Problem& problem) {
   return tokens <= kDecodeTokens * rows ? Guess::kDecode : Guess::kPrefill;
 }
 
+// Rows of up to 8 packed queries by the decode kernel, cut by their own lengths, longer ones by the
+// prefill kernel, uncut: who does a row depends on the row alone.
+const char* invariant_refuses(const Problem& problem, const Context& context) {
+  if (!context.batch_invariant) return "is for Context.batch_invariant";
+  if (const char* reason = attention::attention_prefill_refuses(problem, context)) return reason;
+  return attention::decode::refuses(problem, context);
+}
+std::size_t invariant_decode_part(const Problem& problem) {
+  return attention::mixed_workspace_bytes(attention::decode_own_workspace_bytes(problem), 0);
+}
+std::size_t invariant_bytes(const Problem& problem) {
+  return invariant_decode_part(problem) +
+         attention::attention_prefill_workspace_bytes(problem.queries.rows);
+}
+void launch_invariant(const Problem& problem, const Workspace& workspace, const Context& context) {
+  const attention::Queries& q = problem.queries;
+  const std::int64_t group = q.query_heads / q.kv_heads, most = attention::decode::kWarpRows;
+  if (q.q.shape[0] * group > most) {
+    const std::size_t before = invariant_decode_part(problem);
+    Workspace rest = workspace;
+    rest.data = static_cast<char*>(workspace.data) + before;
+    rest.bytes = invariant_bytes(problem) - before;
+    attention::launch_attention_prefill(problem, most, rest, context);
+  }
+  if (group <= most) attention::launch_decode_own(problem, workspace, context);
+}
+
 const char* decode_refuses(const Problem& problem, const Context& context) {
   if (context.batch_invariant) return "bits that depend on the lengths of other rows";
   return attention::decode::refuses(problem, context);
@@ -100,6 +127,7 @@ void launch_prefill(const Problem& problem, const Workspace& workspace, const Co
 
 constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_attention>({
 #ifdef HYLA_HAS_CUDA
+    {"cuda_invariant", Device::Kind::kCuda, invariant_refuses, invariant_bytes, launch_invariant},
     {"cuda_mixed", Device::Kind::kCuda, mixed_refuses, mixed_bytes, launch_mixed},
     {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill},
     {"cuda_decode", Device::Kind::kCuda, decode_refuses, attention::decode_workspace_bytes,
