@@ -60,26 +60,26 @@ TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {
 LongPlan mixed(std::int64_t heads, int others, int other_chunks, int longest) {
   LongPlan plan;
   const int chunks = longest + others * other_chunks;
-  EXPECT_GT(long_rows(plan, others + 1, heads, std::int64_t{64} * chunks, 132), 0);
+  EXPECT_GT(long_rows(plan, others + 1, heads, std::int64_t{64} * chunks,
+                      std::int64_t{64} * longest, 132),
+            0);
   plan.rows = others + 1, plan.chunks = chunks, plan.longest = longest;
   return plan;
 }
 
 TEST(PrefillPlan, ALongSequenceAmongShortOnesIsTakenOut) {
-  for (std::int64_t heads : {2, 8}) {
+  for (std::int64_t heads : {2, 8, 32}) {
     const LongPlan plan = mixed(heads, 64, 1, 256);
     EXPECT_LT(plan.most(), 256);
     EXPECT_GE(plan.most(), 1);
     EXPECT_TRUE(plan.pays(1, 256)) << heads;
   }
-  const LongPlan equal = mixed(8, 19, 128, 128);
-  EXPECT_EQ(equal.most(), equal.longest);
 }
 
 TEST(PrefillPlan, LongSequencesLeaveMultiprocessorsForTheOthers) {
   for (std::int64_t heads = 1; heads <= 200; ++heads) {
     LongPlan plan;
-    const int rows = long_rows(plan, 1000, heads, 1 << 24, 132);
+    const int rows = long_rows(plan, 1000, heads, 1 << 24, 1 << 23, 132);
     EXPECT_LE(rows, kMostLongRows);
     if (rows == 0) continue;
     EXPECT_LT(rows * plan.ctas_a_row(), 132) << heads;
@@ -90,8 +90,26 @@ TEST(PrefillPlan, LongSequencesLeaveMultiprocessorsForTheOthers) {
 // One sequence, or so few tokens that the longest possible is not worth a kernel.
 TEST(PrefillPlan, WhereNoSequenceCanBeLongNobodyLooks) {
   LongPlan plan;
-  EXPECT_EQ(long_rows(plan, 1, 32, 1 << 20, 132), 0);
-  EXPECT_EQ(long_rows(plan, 64, 32, 1024, 132), 0);
+  for (std::int64_t longest : {0, 1024}) {
+    EXPECT_EQ(long_rows(plan, 1, 32, 1 << 20, longest, 132), 0);
+    EXPECT_EQ(long_rows(plan, 64, 32, 1024, longest, 132), 0);
+  }
+}
+
+// Alike, as the host knows: 4 of 8192 tokens, 64 of 256.
+TEST(PrefillPlan, WhereAllSequencesAreAlikeNobodyLooks) {
+  for (std::int64_t heads : {8, 32, 64}) {
+    LongPlan plan;
+    EXPECT_EQ(long_rows(plan, 64, heads, 64 * 256, 256, 132), 0) << heads;
+    EXPECT_EQ(long_rows(plan, 20, heads, 20 * 8192, 8192, 132), 0) << heads;
+  }
+}
+
+// Nobody said how long the longest is: looked for only where it might cost most.
+TEST(PrefillPlan, AnUnknownLengthIsLookedForWithFewHeads) {
+  LongPlan plan;
+  EXPECT_GT(long_rows(plan, 64, 4, 1 << 16, 0, 132), 0);
+  EXPECT_EQ(long_rows(plan, 64, 64, 1 << 16, 0, 132), 0);
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   FusedArguments a = arguments(p);
   const int multiprocessors = device::multiprocessors(context);
   const bool bf16 = p.q.dtype == DType::kBFloat16;
-  int rows = long_rows(a.long_plan, p.sequences.rows, p.heads, p.sequences.tokens, multiprocessors);
+  int rows = long_rows(a.long_plan, p.sequences.rows, p.heads, p.sequences.tokens, p.max_length,
+                       multiprocessors);
   if (p.checkpoint_offsets.present()) rows = 0;  // those kernels take no lists
   Context after = context;
   const std::size_t records = record_bytes(rows, p.heads, p.sequences.tokens);

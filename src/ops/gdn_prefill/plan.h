@@ -178,20 +178,23 @@ struct LongPlan {
   }
 };
 
-// How many sequences may turn out to be long, with what the host knows; 0: it is not worth a look.
+// How many sequences may turn out to be long, with what the host knows (`longest`: tokens of the
+// longest sequence, 0 if nobody said); 0: it is not worth a look.
 inline int long_rows(LongPlan& plan, std::int64_t rows, std::int64_t heads, std::int64_t tokens,
-                     int multiprocessors) {
+                     std::int64_t longest, int multiprocessors) {
   if (rows < 2 || heads > multiprocessors || tokens / 64 > (std::int64_t{1} << 30)) return 0;
   plan.heads = static_cast<int>(heads);
   plan.multiprocessors = multiprocessors;
   plan.blocks_a_cta = 10 * plan.heads > 3 * multiprocessors ? 2 : 1;
   plan.parts = 8 * plan.heads <= multiprocessors ? 2 : 1;
   plan.rows = static_cast<int>(std::min<std::int64_t>(rows, 1 << 30));
-  plan.chunks = plan.longest = static_cast<int>(tokens / 64);
-  // The look takes 10 us: only where the longest that may be there would take many times as long as
-  // all work shared evenly, as it may with few heads.
+  plan.chunks = static_cast<int>(tokens / 64);
+  plan.longest = static_cast<int>((longest > 0 ? std::min(longest, tokens) : tokens) / 64);
+  // The look takes 10 us: where the longest sequence takes longer than all work shared evenly. If it
+  // is not known, only where it might take many times as long, as it may with few heads.
   constexpr std::int64_t kWorst = 8, kLook = 3000;
-  if (plan.longest * LongPlan::kChunk <= kWorst * plan.balanced() + kLook) return 0;
+  const std::int64_t most = longest > 0 ? plan.balanced() * 5 / 4 : kWorst * plan.balanced();
+  if (plan.longest * LongPlan::kChunk <= most + kLook) return 0;
   return std::min({static_cast<int>(std::min<std::int64_t>(rows, kMostLongRows)),
                    plan.most_ctas() / plan.ctas_a_row()});
 }
