@@ -112,6 +112,8 @@ struct Wgmma;
     }                                                                                              \
   };
 
+HYLA_WGMMA(__nv_bfloat16, "bf16", 32, 16, "16", "17", "18", "19", "20", "21", "22")
+HYLA_WGMMA(__half, "f16", 32, 16, "16", "17", "18", "19", "20", "21", "22")
 HYLA_WGMMA(__nv_bfloat16, "bf16", 64, 32, "32", "33", "34", "35", "36", "37", "38")
 HYLA_WGMMA(__half, "f16", 64, 32, "32", "33", "34", "35", "36", "37", "38")
 HYLA_WGMMA(__nv_bfloat16, "bf16", 80, 40, "40", "41", "42", "43", "44", "45", "46")
@@ -122,5 +124,13 @@ HYLA_WGMMA(__nv_bfloat16, "bf16", 256, 128, "128", "129", "130", "131", "132", "
 HYLA_WGMMA(__half, "f16", 256, 128, "128", "129", "130", "131", "132", "133", "134")
 #undef HYLA_WGMMA
 #undef HYLA_OPERANDS
+
+// The same with the four registers of A in an array: 16 columns of it are 8 accumulators, packed in
+// pairs, in order. B is K-major, or MN-major with TransposeB.
+template <class Element, int N, bool TransposeB = false>
+__device__ __forceinline__ void wgmma_rs(float (&d)[N / 2], const std::uint32_t* a,
+                                         WgmmaDescriptor b, bool accumulate) {
+  Wgmma<Element, N>::template rs<TransposeB>(d, a[0], a[1], a[2], a[3], b, accumulate);
+}
 
 }  // namespace hyla::arch

@@ -8,7 +8,7 @@
 
 #include "arch/grid_dependency.cuh"
 #include "arch/tma.cuh"
-#include "arch/wgmma_n32.cuh"
+#include "arch/wgmma_any.cuh"
 #include "ops/attention_decode/merge.cuh"
 #include "ops/attention_decode/share.cuh"
 #include "ops/attention_prefill/softmax.cuh"

@@ -14,7 +14,7 @@
 #pragma once
 
 #include "arch/tma.cuh"
-#include "arch/wgmma_n64.cuh"
+#include "arch/wgmma_any.cuh"
 #include "device/dtype.cuh"
 #include "ops/gdn_prefill/chunk_gates.cuh"
 #include "ops/gdn_prefill/chunk_inverse_exact.cuh"
@@ -33,7 +33,7 @@ __device__ __forceinline__ void multiply_rows(float (&product)[32], const KeyTil
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const std::uint32_t step = (i & 3) * 2 + (i >> 2) * (2 * kTileBytes >> 4);
-    arch::wgmma_n64<Io>(product, rows + step, keys + step, accumulate || i > 0);
+    arch::Wgmma<Io, 64>::ss(product, rows + step, keys + step, accumulate || i > 0);
   }
   arch::wgmma_commit();
 }

@@ -163,11 +163,11 @@ class PairChain : public OutTiles<Io> {
     arch::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n64<Io>(x, left + 4 * i, k + 2 * i, Quarter > 0 || i > 0);
+      arch::wgmma_rs<Io, 64>(x, left + 4 * i, k + 2 * i, Quarter > 0 || i > 0);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n64<Io>(o, left + 4 * i, q + 2 * i, Quarter > 0 || i > 0);
+      arch::wgmma_rs<Io, 64>(o, left + 4 * i, q + 2 * i, Quarter > 0 || i > 0);
     }
     arch::wgmma_commit();
     arch::wgmma_wait<0>();
@@ -184,7 +184,7 @@ class PairChain : public OutTiles<Io> {
     arch::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n64<Io>(d, tokens + 4 * i, right + 2 * i, accumulate || i > 0);
+      arch::wgmma_rs<Io, 64>(d, tokens + 4 * i, right + 2 * i, accumulate || i > 0);
     }
     arch::wgmma_commit();
   }
@@ -199,8 +199,8 @@ class PairChain : public OutTiles<Io> {
     arch::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n128_mn<Io>(S[0], tokens + 4 * i, first + 128 * i, true);
-      arch::wgmma_n128_mn<Io>(S[1], tokens + 4 * i, second + 128 * i, true);
+      arch::wgmma_rs<Io, 128, true>(S[0], tokens + 4 * i, first + 128 * i, true);
+      arch::wgmma_rs<Io, 128, true>(S[1], tokens + 4 * i, second + 128 * i, true);
     }
     arch::wgmma_commit();
   }

@@ -17,8 +17,7 @@
 #pragma once
 
 #include "arch/tma_states.cuh"
-#include "arch/wgmma_n128.cuh"
-#include "arch/wgmma_n64.cuh"
+#include "arch/wgmma_any.cuh"
 #include "ops/gdn_prefill/out_tiles.cuh"
 #include "ops/gdn_prefill/pairs.cuh"
 
@@ -202,8 +201,8 @@ class StateChain : public OutTiles<Io> {
     arch::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      arch::wgmma_n64<Io>(d, state + 4 * i, right + (i & 3) * 2 + (i >> 2) * (2 * kTileBytes >> 4),
-                          i > 0);
+      arch::wgmma_rs<Io, 64>(d, state + 4 * i,
+                             right + (i & 3) * 2 + (i >> 2) * (2 * kTileBytes >> 4), i > 0);
     }
     arch::wgmma_commit();
   }
@@ -217,7 +216,7 @@ class StateChain : public OutTiles<Io> {
     arch::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n64<Io>(d, left + 4 * i, right + 2 * i, accumulate || i > 0);
+      arch::wgmma_rs<Io, 64>(d, left + 4 * i, right + 2 * i, accumulate || i > 0);
     }
     arch::wgmma_commit();
   }
@@ -229,7 +228,8 @@ class StateChain : public OutTiles<Io> {
     arch::pin(S);
     arch::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) arch::wgmma_n128_mn<Io>(S, left + 4 * i, keys + 128 * i, true);
+    for (int i = 0; i < 4; ++i)
+      arch::wgmma_rs<Io, 128, true>(S, left + 4 * i, keys + 128 * i, true);
     arch::wgmma_commit();
   }
 

@@ -9,8 +9,7 @@
 // products of the quarter before run. Each warpgroup's products fill the gaps of the other's.
 #pragma once
 
-#include "arch/wgmma_n128.cuh"
-#include "arch/wgmma_n64.cuh"
+#include "arch/wgmma_any.cuh"
 #include "ops/gdn_prefill/chunk_matrices.cuh"
 #include "ops/gdn_prefill/out_tiles.cuh"
 #include "ops/gdn_prefill/pairs.cuh"
@@ -149,7 +148,7 @@ class WideChain {
     arch::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      arch::wgmma_n64<Io>(d, left[Quarter % 2] + 4 * i, right + 2 * i, Quarter > 0 || i > 0);
+      arch::wgmma_rs<Io, 64>(d, left[Quarter % 2] + 4 * i, right + 2 * i, Quarter > 0 || i > 0);
     }
     arch::wgmma_commit();
   }
@@ -162,7 +161,7 @@ class WideChain {
     arch::pin(d);
     arch::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) arch::wgmma_n64<Io>(d, tokens + 4 * i, right + 2 * i, i > 0);
+    for (int i = 0; i < 4; ++i) arch::wgmma_rs<Io, 64>(d, tokens + 4 * i, right + 2 * i, i > 0);
     arch::wgmma_commit();
   }
 
@@ -177,8 +176,8 @@ class WideChain {
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        arch::wgmma_n128_mn<Io>(S[half], tokens + 4 * i,
-                                keys + half * (2 * kTileBytes >> 4) + 128 * i, true);
+        arch::wgmma_rs<Io, 128, true>(S[half], tokens + 4 * i,
+                                      keys + half * (2 * kTileBytes >> 4) + 128 * i, true);
       }
       arch::wgmma_commit();
     }
@@ -274,7 +273,7 @@ class WideOutputs : public OutTiles<Io> {
 #pragma unroll
     for (int i = 0; i < 4 * Tiles; ++i) {
       const std::uint32_t step = (i & 3) * 2 + (i >> 2) * (kTileBytes >> 4);
-      arch::wgmma_n64<Io>(o, a + step, b + step, accumulate || i > 0);
+      arch::Wgmma<Io, 64>::ss(o, a + step, b + step, accumulate || i > 0);
     }
     arch::wgmma_commit();
   }
