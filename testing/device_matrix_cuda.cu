@@ -3,7 +3,7 @@
 #include <cuda_runtime.h>
 #include <hyla/error.h>
 
-#include "arch/wgmma_n128.cuh"
+#include "arch/wgmma_any.cuh"
 #include "testing/device_memory.h"
 
 namespace hyla::testing::cuda {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(float* sink) {
     arch::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kProducts; ++i) {
-      arch::wgmma_n128_mn<__nv_bfloat16>(sum, left, right + (i & 3) * 128, true);
+      arch::wgmma_rs<__nv_bfloat16, 128, true>(sum, left, right + (i & 3) * 128, true);
     }
     arch::wgmma_commit();
     arch::wgmma_wait<0>();
