@@ -259,18 +259,23 @@ class Prepare {
     }
     const bool redo = Halves == 1 && s.out_of_reach == n;
     if constexpr (Halves == 1) {
-      if (thread == 32 && more) ask_keys(place ^ 1, 0);
+      if (thread == 32 && more && !redo) ask_keys(place ^ 1, 0);
       __syncwarp();
     }
     clear_upper(s.scores(), thread);
     clear_upper(s.inverse(), thread);
     store_scores(scores, mild, gates, s.masks, s.scores(), thread);
-    if (redo) {
+    if (redo) {  // K K^T is made again: nothing else needs its registers for so long
+      multiply_rows(product, s.keys, 0);
+      arch::wgmma_wait<0>();
+      arch::pin(product);
       store_normalised_lower(product, make_key_factors(mild, gates, s.masks, s.factors, thread),
                              mild, place);
       __syncwarp();
       invert_diagonal(s.scratch, thread >> 5, thread & 31);
       sync();
+      if (thread == 32 && more) ask_keys(place ^ 1, 0);
+      __syncwarp();
     }
     if (redo || normalise) {
       store_inverse<true>(s.scratch, s.masks, s.inverse(), thread);
