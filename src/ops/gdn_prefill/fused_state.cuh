@@ -19,11 +19,7 @@ struct FusedPipe {
   const FusedArguments& a;
   const int half;
 
-  static __device__ __forceinline__ int lane() {
-    int lane;
-    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-  }
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) & 31; }
   static __device__ __forceinline__ KeyStage stage3(int n) {
     return key_stage(static_cast<std::uint32_t>(n));
   }
@@ -59,17 +55,6 @@ struct FusedPipe {
             0);
       }
     }
-  }
-
-  // After chunk n - 1, this half's tiles of its keys and queries are free until ask_ahead(n): bytes
-  // from those of O. 0: there was no chunk.
-  __device__ __forceinline__ int free_tiles(int n) const {
-    if (n == 0) return 0;
-    const KeyStage k = stage3(n - 1);
-    arch::wait(s.keys_empty[k.stage], k.parity);
-    return static_cast<int>(offsetof(FusedShared<Io>, keys)) -
-           static_cast<int>(offsetof(FusedShared<Io>, out)) +
-           static_cast<int>(k.stage * 4 + 2 * half) * kTileBytes - half * 2 * kTileBytes;
   }
 
   // One tile; whoever of the first warpgroup expects bytes arrives for all.
@@ -140,45 +125,50 @@ class FusedState {
 
   __device__ __forceinline__ void run() {
     int n = 0;  // chunk, counted over all tasks
-    for (int round = 0; enter_task(round, n); round = task().next) {
+    for (int round = 0; enter_task(round); round = task().next) {
       load_initial(a.p, task().row, place(), chain.S);
-      if (a.dense_states && chain.thread() == 96) prefetch_next();
+      const int chunks = task().chunks();
+      const int rows = task().length - (chunks - 1) * kChunk;  // of the last chunk
+      const OutTarget target{a.maps.out, a.p.out, task().head, task().begin};
+      int c = 0, kept = 0;  // chunks, checkpoints
+      bool first = true;    // no outputs of a chunk before have still to leave
       for (;;) {
-        const int stop = checkpoint_tokens(a.p, task().row, task().kept, task().length);
-        if (stop == min(chunk(n) * kChunk, task().length)) {
-          store_checkpoint(a.p, task().row, task().kept, place(), chain.S);
-          change_task([](Task& t) { ++t.kept; });
+        const int stop = checkpoint_tokens(a.p, task().row, kept, task().length);
+        if (stop == (c == chunks ? task().length : c * kChunk)) {
+          store_checkpoint(a.p, task().row, kept++, place(), chain.S);
           continue;
         }
-        if (chunk(n) == task().chunks()) break;
+        if (c == chunks) break;
+        int end = stop >= task().length ? chunks : stop / kChunk;
+        const bool inside = end == c;
         volatile float before[64];  // the state, while a part of the next chunk is walked over
-        change_task([&](Task& t) { t.set_end(n, stop); });
-        if (task().part >= 0) {
+        if (inside) {
+          ++end;
 #pragma unroll
           for (int i = 0; i < 64; ++i) before[i] = chain.S[i];
         }
+        // Whoever makes T' has cleared the rows past the end before.
+        const int cleared = inside ? c : rows < kChunk ? chunks - 1 : -1;
         // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
 #pragma unroll 1
-        for (; n < task().end; ++n) {
-          // Whoever makes T' has cleared the rows past the end before.
-          if (chunk(n) == task().cleared) pipe.wait_inverse(n);
-          chain.template chunk<Walk::kOutputs>(n, chunk(n), chunk(n) == task().first, target());
+        for (; c < end; ++c, ++n) {
+          if (c == cleared) pipe.wait_inverse(n);
+          chain.template chunk<Walk::kOutputs>(n, c, first, target);
+          first = false;
         }
-        if (task().part >= 0) {
-          store_checkpoint(a.p, task().row, task().kept, place(), chain.S);
+        if (inside) {
+          store_checkpoint(a.p, task().row, kept++, place(), chain.S);
 #pragma unroll
           for (int i = 0; i < 64; ++i) chain.S[i] = before[i];
-          change_task([](Task& t) { t.leave_part(); });
+          --c;
+          first = true;  // the part's outputs are nobody's
         }
       }
-      if (const int last = chunk(n) - 1; last >= 0) {
-        chain.store_last_out(n - 1, last, task().length - last * kChunk, target());
-      }
+      if (chunks > 0) chain.store_last_out(n - 1, chunks - 1, rows, target);
       if (a.final_tiles) {
         const std::int64_t slot = a.p.slots.write_slot(task().row);
         if (slot != core::kNullSlot) {
-          chain.store_final_tiles(n, a.maps.final, task().head, static_cast<int>(slot),
-                                  pipe.free_tiles(n));
+          chain.store_final_tiles(n, a.maps.final, task().head, static_cast<int>(slot));
         }
       } else {
         store_final(a.p, task().row, place(), chain.S);
@@ -190,38 +180,15 @@ class FusedState {
  private:
   __device__ __forceinline__ Task& task() const { return s.tasks[half]; }
 
-  __device__ __forceinline__ OutTarget target() const {
-    return {a.maps.out, a.p.out, task().head, task().begin};
-  }
-
-  // Of its task: in memory, registers are few.
-  __device__ __forceinline__ int chunk(int n) const { return n - task().start; }
-
   __device__ __forceinline__ FragmentPlace place() const {
     return {task().head, chain.value_row(), chain.column()};
   }
 
-  __device__ __forceinline__ bool enter_task(int round, int n) {
+  __device__ __forceinline__ bool enter_task(int round) {
     chain.sync();
-    if (chain.thread() == 0) {
-      if (!find_task(a, s.ranked, round, task())) task().row = -1;
-      task().enter(n);
-    }
+    if (chain.thread() == 0 && !find_task(a, s.ranked, round, task())) task().row = -1;
     chain.sync();
     return task().row >= 0;
-  }
-
-  template <class F>
-  __device__ __forceinline__ void change_task(F&& f) {
-    chain.sync();
-    if (chain.thread() == 0) f(task());
-    chain.sync();
-  }
-
-  // The state of the next task comes to L2 while this one is walked over.
-  __device__ __forceinline__ void prefetch_next() const {
-    Task next;
-    if (find_task(a, s.ranked, task().next, next)) prefetch_initial(a.p, next.row, next.head, half);
   }
 
   FusedShared<Io>& s;

@@ -30,44 +30,7 @@ struct Task {
   int begin, length;  // tokens
   int next;           // round of the CTA's next task
 
-  // Of the walk over it:
-  int start;    // steps of the CTA before its first chunk
-  int end;      // steps before the next checkpoint, or in all
-  int kept;     // checkpoints
-  int first;    // chunk before which no outputs have still to leave
-  int cleared;  // chunk with fewer tokens than others; -1: none
-  int part;     // chunk of which a part is walked over, for a checkpoint; -1: none
-
   __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
-
-  __device__ __forceinline__ void enter(int step) {
-    start = step;
-    kept = first = 0;
-    part = -1;
-    set_cleared();
-  }
-
-  // At step n, which comes before the next checkpoint.
-  __device__ __forceinline__ void set_end(int n, int checkpoint) {
-    end = start + (checkpoint >= length ? chunks() : checkpoint / kChunk);
-    if (end > n) return;
-    end = n + 1;
-    cleared = part = n - start;
-  }
-
-  // The chunk comes again, whole, and the part's outputs are nobody's.
-  __device__ __forceinline__ void leave_part() {
-    ++start;
-    ++kept;
-    first = part;
-    part = -1;
-    set_cleared();
-  }
-
- private:
-  __device__ __forceinline__ void set_cleared() {
-    cleared = length % kChunk != 0 ? chunks() - 1 : -1;
-  }
 };
 
 // By one thread, before a barrier. Sequences that others walk over (long_rows.cuh) have the first

@@ -15,8 +15,7 @@ namespace hyla::gdn {
 struct OutTarget {
   const CUtensorMap& map;
   const core::TokenView& view;
-  // Of the task's first chunk. Where they lie: a chunk has no registers for them.
-  const int &head, &token;
+  int head, token;  // of the task's first chunk
   int values = 128;
 };
 

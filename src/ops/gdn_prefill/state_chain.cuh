@@ -60,10 +60,13 @@ class StateChain : public OutTiles<Io> {
     multiply_state(x, keys);
     if constexpr (kOut) multiply_state(o, keys + kTileBytes);
     if constexpr (kOut && !Pipe::kRoomy) {
-      if (first) this->free_tiles();  // of keys, too
       pipe.ask_ahead(n);
       __syncwarp();
-      if (!first) this->leave(n - 1, c - 1, out, target);
+      if (first) {
+        this->free_tiles();
+      } else {
+        this->leave(n - 1, c - 1, out, target);
+      }
     }
 
     std::uint32_t v[16];
@@ -156,24 +159,19 @@ class StateChain : public OutTiles<Io> {
   }
 
   // S after chunk n - 1, by the copy engine: four tiles of 32 keys, in turns through the two that
-  // are there for O. `others`: bytes from there to two more that are free until free_tiles; 0: there
-  // are none. Whoever uses any of them next calls free_tiles before.
+  // are there for O. Whoever uses these next calls free_tiles before.
   __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
-                                                    int slot, int others = 0) {
+                                                    int slot) {
     const auto row = static_cast<std::uint32_t>((thread() >> 5) * 16 + (thread() >> 2 & 7));
     const auto pair = static_cast<std::uint32_t>(thread() & 3);
     // Rows r and r + 8 have the same swizzle.
     const std::uint32_t at = row * 128 + (pair & 1) * 8, chunk = (pair >> 1) ^ (row & 7);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const bool other = part >= 2 && others != 0;
-      char* tile = reinterpret_cast<char*>(this->tiles[0]) + ((n + part) & 1) * kTileBytes +
-                   (other ? others : 0);
-      if (!other) {
-        if (thread() == 0) arch::wait_for_store_reads<1>();
-        sync();
-      }
-      char* to = tile + at;
+      Io* tile = this->tiles[(n + part) & 1];
+      if (thread() == 0) arch::wait_for_store_reads<1>();
+      sync();
+      char* to = reinterpret_cast<char*>(tile) + at;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* x = &S[16 * part + 4 * i];
