@@ -56,11 +56,10 @@ class DeviceCall {
 // in the cache.
 double device_call_us(const Call& host, const std::string& impl, double seconds);
 
-// Microseconds of the host for one call: validation, choice of the implementation and launch,
-// without waiting for the device.
+// What the host spends, without waiting for the device.
 struct HostTime {
-  double call_us = 0;    // of one call
-  double launch_us = 0;  // of launching an empty kernel, measured between the calls
+  double call_us = 0;    // a call: validation, choice of the implementation and launch
+  double launch_us = 0;  // the launch of an empty kernel, measured between the calls
 };
 HostTime device_call_host_time(const Call& host, const std::string& impl);
 

@@ -171,7 +171,9 @@ void Captured::replay() const {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), the_stream()), "a graph");
 }
 
+namespace {
 __global__ void nothing() {}
+}  // namespace
 
 void launch_nothing() {
   nothing<<<1, 32, 0, the_stream()>>>();

@@ -252,6 +252,10 @@ Call random_prefill(CaseBuilder builder) {
   p.state = random_pool(builder, rows, heads);
   builder.set_sequences(p, rows);
   for (const std::int64_t length : rows.lengths) p.max_length = std::max(p.max_length, length);
+  if (builder.options().extras) {  // unknown, too short, right or too long: no result depends on it
+    p.max_length *= builder.random("max_length").below(0, 4);
+    p.max_length /= 2;
+  }
   builder.set_slots(p, rows);
   if (builder.options().fresh_rows) p.has_initial_state = builder.fresh_rows(p.state, rows);
   if (spec.checkpoint != 0 && builder.options().extras) {

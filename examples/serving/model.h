@@ -166,7 +166,7 @@ class Model {
     auto p = recurrence<hyla::gdn::DecodeParams>(layer, 0, decode.tokens, packed, qkv, out);
     p.read_slots = tensors_.put(decode.slots);
     p.read_columns = tensors_.put(decode.columns);
-    p.write_slots = tensors_.put(decode.slots).select(1, 0);
+    p.write_slots = p.read_slots.select(1, 0);
     p.norm = fused_norm(layer, decode.tokens, packed);
     run("gdn.decode", hyla::gdn::decode, p);
   }
@@ -179,7 +179,7 @@ class Model {
     p.cu_seqlens = tensors_.put(decode.cu_seqlens);
     p.read_slots = tensors_.put(decode.slots);
     p.read_columns = tensors_.put(decode.columns);
-    p.step_slots = tensors_.put(decode.slots);
+    p.step_slots = p.read_slots;
     p.update_state = true;
     p.norm = fused_norm(layer, decode.tokens, packed);
     run("gdn.mtp", hyla::gdn::mtp, p);
@@ -190,28 +190,34 @@ class Model {
   void prefill(const GdnTensors& layer, const PrefillSection& prefill, int begin,
                const View& packed, const View& qkv, const View& out) {
     const int tokens = int(packed.shape[0]), count = tokens - begin;
+    const View cu_seqlens = tensors_.put(prefill.cu_seqlens);
+    const View read_slots = tensors_.put(prefill.read_slots);
+    const View write_slots = tensors_.put(prefill.write_slots);
+    const View has_initial_state = tensors_.put(prefill.has_initial_state);
+    const View checkpoint_offsets = tensors_.put(prefill.checkpoint_offsets);
+    const View checkpoint_slots = tensors_.put(prefill.checkpoint_slots);
     run("conv.prefill", hyla::conv::prefill,
         hyla::conv::PrefillParams{.x = part(packed, begin, count, 0, kConvDim),
                                   .weight = layer.conv,
                                   .out = part(qkv, begin, count, 0, kConvDim),
                                   .state = layer.windows,
-                                  .cu_seqlens = tensors_.put(prefill.cu_seqlens),
-                                  .read_slots = tensors_.put(prefill.read_slots),
-                                  .write_slots = tensors_.put(prefill.write_slots),
+                                  .cu_seqlens = cu_seqlens,
+                                  .read_slots = read_slots,
+                                  .write_slots = write_slots,
                                   .first_slot = 1,
                                   .window_offsets = tensors_.put(prefill.window_offsets),
-                                  .has_initial_state = tensors_.put(prefill.has_initial_state),
-                                  .checkpoint_offsets = tensors_.put(prefill.checkpoint_offsets),
-                                  .checkpoint_slots = tensors_.put(prefill.checkpoint_slots)});
+                                  .has_initial_state = has_initial_state,
+                                  .checkpoint_offsets = checkpoint_offsets,
+                                  .checkpoint_slots = checkpoint_slots});
 
     const View core = tensors_.empty(tokens, kValues);
     auto p = recurrence<hyla::gdn::PrefillParams>(layer, begin, count, packed, qkv, core);
-    p.cu_seqlens = tensors_.put(prefill.cu_seqlens);
-    p.read_slots = tensors_.put(prefill.read_slots);
-    p.write_slots = tensors_.put(prefill.write_slots);
-    p.has_initial_state = tensors_.put(prefill.has_initial_state);
-    p.checkpoint_offsets = tensors_.put(prefill.checkpoint_offsets);
-    p.checkpoint_slots = tensors_.put(prefill.checkpoint_slots);
+    p.cu_seqlens = cu_seqlens;
+    p.read_slots = read_slots;
+    p.write_slots = write_slots;
+    p.has_initial_state = has_initial_state;
+    p.checkpoint_offsets = checkpoint_offsets;
+    p.checkpoint_slots = checkpoint_slots;
     note("gdn.prefill", p);
     hyla::gdn::prefill(p,
                        tensors_.workspace(hyla::gdn::prefill_workspace_bytes(

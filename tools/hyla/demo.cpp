@@ -43,15 +43,19 @@ const DeviceInfo* find_gpu(const std::vector<DeviceInfo>& all) {
   return nullptr;
 }
 
-int serve(serving::Options options, const std::string& device, const std::string& dtype) {
-  const std::vector<DeviceInfo> all = devices();
+// Null: the CPU.
+const DeviceInfo* choose_gpu(const std::vector<DeviceInfo>& all, const std::string& device) {
+  if (device == "cpu") return nullptr;
   const DeviceInfo* gpu = find_gpu(all);
   if (device == "cuda" && gpu == nullptr) {
     throw InvalidArgument("--device", "cpu or auto", "cuda, but there is no Hopper GPU here");
   }
-  const bool on_gpu = device != "cpu" && gpu != nullptr;
-  options.bfloat16 = dtype == "bfloat16" || (dtype == "auto" && on_gpu);
-  if (!on_gpu) return serving::run(options);
+  return gpu;
+}
+
+int serve(serving::Options options, const DeviceInfo* gpu, const std::string& dtype) {
+  options.bfloat16 = dtype == "bfloat16" || (dtype == "auto" && gpu != nullptr);
+  if (gpu == nullptr) return serving::run(options);
   options.device = gpu->name;
   DeviceMemory memory(gpu->device);
   return serving::run(options, memory);
@@ -86,11 +90,11 @@ void add_demo(CLI::App& app) {
       "  hyla demo --device cuda --dtype float32\n"
       "The program is examples/serving_loop.cpp; examples/README.md explains it.");
   command->callback([options, device, dtype] {
+    const std::vector<DeviceInfo> all = devices();
+    const DeviceInfo* gpu = choose_gpu(all, *device);
     // What goes wrong here is not the user's: it counts as a failed check.
     try {
-      exit_code() = serve(*options, *device, *dtype);
-    } catch (const InvalidArgument&) {
-      throw;
+      exit_code() = serve(*options, gpu, *dtype);
     } catch (const std::exception& error) {
       fmt::print(stderr, "hyla: demo: {}\n", error.what());
       exit_code() = kCheckFailed;
