@@ -4,34 +4,21 @@
 #include <gtest/gtest.h>
 
 #include "gpu/check.h"
+#include "testing/serving_memory.h"
 
 namespace hyla::testing {
 namespace {
 
 using GpuServing = Gpu;
 
-class DeviceMemory : public serving::Memory {
+// What nobody has written is NaN.
+class PoisonedMemory : public ServingMemory {
  public:
-  Context context() const override {
-    Context context;
-    context.device = Device::cuda(0);
-    context.stream = cuda::stream();
-    return context;
-  }
-  // What nobody has written is NaN.
+  PoisonedMemory() : ServingMemory(Device::cuda(0)) {}
   void* allocate(std::size_t bytes) override {
-    void* memory = cuda::allocate(bytes);
+    void* memory = ServingMemory::allocate(bytes);
     cuda::fill(memory, 0xff, bytes);
     return memory;
-  }
-  void release(void* memory) override { cuda::release(memory); }
-  void upload(void* to, const void* from, std::size_t bytes) override {
-    cuda::synchronize();
-    cuda::upload(to, from, bytes);
-  }
-  void download(void* to, const void* from, std::size_t bytes) override {
-    cuda::synchronize();
-    cuda::download(to, from, bytes);
   }
 };
 
@@ -43,7 +30,7 @@ int serve(bool bfloat16, int drafts, std::uint32_t seed) {
   options.quiet = true;
   options.bfloat16 = bfloat16;
   options.device = "GPU";
-  DeviceMemory memory;
+  PoisonedMemory memory;
   return serving::run(options, memory);
 }
 

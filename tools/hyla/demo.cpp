@@ -6,34 +6,10 @@
 
 #include "../../examples/serving/loop.h"
 #include "commands.h"
-#include "testing/device_memory.h"
+#include "testing/serving_memory.h"
 
 namespace hyla::tool {
 namespace {
-
-class DeviceMemory : public serving::Memory {
- public:
-  explicit DeviceMemory(Device device) : device_(device) {}
-  Context context() const override {
-    Context context;
-    context.device = device_;
-    context.stream = testing::cuda::stream();
-    return context;
-  }
-  void* allocate(std::size_t bytes) override { return testing::cuda::allocate(bytes); }
-  void release(void* memory) override { testing::cuda::release(memory); }
-  void upload(void* to, const void* from, std::size_t bytes) override {
-    testing::cuda::synchronize();
-    testing::cuda::upload(to, from, bytes);
-  }
-  void download(void* to, const void* from, std::size_t bytes) override {
-    testing::cuda::synchronize();
-    testing::cuda::download(to, from, bytes);
-  }
-
- private:
-  Device device_;
-};
 
 // The first GPU that hyla has kernels for; null: there is none.
 const DeviceInfo* find_gpu(const std::vector<DeviceInfo>& all) {
@@ -57,7 +33,7 @@ int serve(serving::Options options, const DeviceInfo* gpu, const std::string& dt
   options.bfloat16 = dtype == "bfloat16" || (dtype == "auto" && gpu != nullptr);
   if (gpu == nullptr) return serving::run(options);
   options.device = gpu->name;
-  DeviceMemory memory(gpu->device);
+  testing::ServingMemory memory(gpu->device);
   return serving::run(options, memory);
 }
 
