@@ -39,10 +39,35 @@ std::uint64_t poison_bits(DType dtype) {
   }
 }
 
-void poison_bytes(std::byte* begin, std::size_t count, DType dtype) {
+// work(begin, end) over [0, count), on all threads of the machine where there is much to do: the
+// random numbers of a benchmark's gigabytes would otherwise take longer than the benchmark.
+template <class Work>
+void share(std::int64_t count, const Work& work) {
+  constexpr std::int64_t kShare = 1 << 22;
+  const auto most = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  const std::int64_t shares = std::clamp<std::int64_t>(count / kShare, 1, most);
+  std::vector<std::jthread> threads;
+  for (std::int64_t i = 1; i < shares; ++i) {
+    threads.emplace_back([&, i] { work(count * i / shares, count * (i + 1) / shares); });
+  }
+  work(0, count / shares);
+}
+
+template <class Body>
+void for_each_element_at_once(const TensorView& view, const Body& body) {
+  share(view.numel(),
+        [&](std::int64_t begin, std::int64_t end) { for_each_element_in(view, begin, end, body); });
+}
+
+// `bytes` is a multiple of the element.
+void poison_bytes(std::byte* memory, std::size_t bytes, DType dtype) {
   const std::uint64_t bits = poison_bits(dtype);
-  const std::size_t size = size_of(dtype);
-  for (std::size_t i = 0; i < count; i += size) std::memcpy(begin + i, &bits, size);
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  share(static_cast<std::int64_t>(bytes) / size, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::memcpy(memory + i * size, &bits, static_cast<std::size_t>(size));
+    }
+  });
 }
 
 std::size_t first_damage(const std::byte* begin, std::size_t count, DType dtype) {
@@ -63,22 +88,6 @@ std::int64_t extent(const TensorView& view) {
 template <class T>
 T& at(const TensorView& view, std::int64_t offset) {
   return static_cast<T*>(view.data)[offset];
-}
-
-// As for_each_element, on all threads of the machine where there is much to do: the random numbers
-// of a benchmark's gigabytes would otherwise take longer than the benchmark.
-template <class Body>
-void for_each_element_at_once(const TensorView& view, const Body& body) {
-  constexpr std::int64_t kShare = 1 << 22;
-  const std::int64_t count = view.numel();
-  const auto most = static_cast<std::int64_t>(std::max(1u, std::thread::hardware_concurrency()));
-  const std::int64_t shares = std::clamp<std::int64_t>(count / kShare, 1, most);
-  std::vector<std::jthread> threads;
-  for (std::int64_t i = 1; i < shares; ++i) {
-    threads.emplace_back(
-        [&, i] { for_each_element_in(view, count * i / shares, count * (i + 1) / shares, body); });
-  }
-  for_each_element_in(view, 0, count / shares, body);
 }
 
 }  // namespace
