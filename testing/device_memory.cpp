@@ -16,12 +16,14 @@ void release(void*) {}
 void upload(void*, const void*, std::size_t) { missing(); }
 void download(void*, const void*, std::size_t) { missing(); }
 void fill(void*, int, std::size_t) { missing(); }
+void fill_normal(void*, DType, std::size_t, double, double, std::uint64_t) { missing(); }
 Stream stream() { missing(); }
 void synchronize() { missing(); }
 std::size_t free_bytes() { missing(); }
 Captured::Captured(const std::function<void()>&) { missing(); }
 Captured::~Captured() = default;
 void Captured::replay() const { missing(); }
+double Captured::replay_us() const { missing(); }
 void launch_nothing() { missing(); }
 double graph_us(const std::function<void()>&, double) { missing(); }
 double streaming_us(double, double) { missing(); }

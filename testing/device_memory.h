@@ -3,8 +3,10 @@
 #pragma once
 
 #include <hyla/stream.h>
+#include <hyla/tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace hyla::testing::cuda {
@@ -14,6 +16,9 @@ void release(void* memory);
 void upload(void* to, const void* from, std::size_t bytes);
 void download(void* to, const void* from, std::size_t bytes);
 void fill(void* memory, int byte, std::size_t bytes);
+// `n` random numbers of a normal distribution, drawn on the device; float32, bfloat16 or float16.
+void fill_normal(void* memory, DType dtype, std::size_t n, double mean, double deviation,
+                 std::uint64_t seed);
 Stream stream();  // one for all calls of the process
 void synchronize();
 std::size_t free_bytes();
@@ -26,6 +31,7 @@ class Captured {
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
   void replay() const;
+  double replay_us() const;  // waits for it
 
  private:
   void* executable_ = nullptr;

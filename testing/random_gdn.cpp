@@ -251,7 +251,9 @@ Call random_prefill(CaseBuilder builder) {
   tokens.set_gates(p.gate, p.beta);
   p.state = random_pool(builder, rows, heads);
   builder.set_sequences(p, rows);
-  for (const std::int64_t length : rows.lengths) p.max_length = std::max(p.max_length, length);
+  for (const std::int64_t length : rows.lengths) {
+    if (spec.longest) p.max_length = std::max(p.max_length, length);
+  }
   if (builder.options().extras) {  // unknown, too short, right or too long: no result depends on it
     p.max_length *= builder.random("max_length").below(0, 4);
     p.max_length /= 2;

@@ -57,6 +57,11 @@ refuse 'problem: .*GiB' bench attention_decode:b=16,kvlen=67108864
 refuse -- '--suite: .*quick.*nosuch' check --suite nosuch
 refuse -- '--suite: .*quick.*nosuch' bench --suite nosuch
 refuse 'min-time' bench --min-time soon
+for range in '' 5 5: :5 0:0 -1:5 1:2:3 a:b 0:9999999999999999999; do
+  refuse -- '--shapes: .*FIRST:COUNT' bench --plans --shapes="$range"
+done
+refuse 'operation: .*gdn_prefill' bench --plans gdn_decode:b=1
+refuse 'device: .*cuda' bench --plans gdn_prefill:lens=5
 refuse 'PROBLEM' explain
 refuse 'FILE' replay
 refuse 'file: .*nosuch.hyla' replay "$work/nosuch.hyla"
@@ -76,6 +81,7 @@ refuse -- '--plot: .*folder that exists' bench gdn_decode:b=1 --plot "$work/no/s
 if ! "$tool" info | grep -q '^  cuda'; then
   refuse 'no CUDA device' check gdn_decode:device=cuda
   refuse 'no CUDA device' bench --suite gpu --json "$work/no.json"
+  refuse 'no CUDA device' bench --plans --shapes 3:1
   refuse 'no CUDA device' explain gdn_decode:device=cuda
 fi
 

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "output.h"
 #include "peers.h"
+#include "plans.h"
 #include "plot.h"
 #include "suites.h"
 #include "testing/device_call.h"
@@ -27,6 +28,7 @@ struct Options {
   std::string suite = "quick", json, plot, peers;
   double seconds = 0.2;
   bool all = false, tiny = false, plans = false;
+  PlanOptions sweep;
 };
 
 struct Result {
@@ -271,45 +273,6 @@ int bench(const Options& options) {
   return kGood;
 }
 
-// How far the implementation that the cost model chooses is from the fastest of those it compares.
-int bench_plans(const Options& options) {
-  const std::vector<ProblemSpec> specs = choose_problems(options.problems, options.suite);
-  std::size_t width = 0;
-  for (const ProblemSpec& spec : specs) width = std::max(width, testing::to_string(spec).size());
-  Table table(stdout, {{"problem", width, false},
-                       {"chosen", 15, false},
-                       {"expected", 9, true},
-                       {"us", 9, true},
-                       {"best", 15, false},
-                       {"us", 9, true},
-                       {"ratio", 6, true}});
-  std::vector<double> ratios;
-  for (const ProblemSpec& spec : specs) {
-    const Call call = testing::random_call(spec);
-    Candidate chosen, best;
-    double chosen_us = 0, best_us = 0;
-    for (const Candidate& candidate : explain(spec, call)) {
-      if (candidate.expected_us == 0) continue;
-      // One that is expected to take several times as long is not timed.
-      if (chosen_us > 0 && candidate.expected_us > 4 * chosen.expected_us) continue;
-      const double us = call_us(spec, call, candidate.implementation, options.seconds);
-      if (chosen_us == 0) chosen = candidate, chosen_us = us;
-      if (best_us == 0 || us < best_us) best = candidate, best_us = us;
-    }
-    if (chosen_us == 0) continue;
-    ratios.push_back(chosen_us / best_us);
-    table.row({testing::to_string(spec), chosen.implementation, microseconds(chosen.expected_us),
-               microseconds(chosen_us), best.implementation, microseconds(best_us),
-               fmt::format("{:.2f}", ratios.back())});
-  }
-  if (ratios.empty()) throw InvalidArgument("problems", "some with a cost model", "none");
-  const auto within =
-      std::count_if(ratios.begin(), ratios.end(), [](double r) { return r <= 1.05; });
-  fmt::print("\n{} of {} within 1.05 of the best, the worst {:.2f}\n", within, ratios.size(),
-             *std::max_element(ratios.begin(), ratios.end()));
-  return kGood;
-}
-
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -333,8 +296,16 @@ void add_bench(CLI::App& app) {
   command->add_flag("--all", options->all, "Every implementation that can run, not only the best");
   command->add_flag(
       "--plans", options->plans,
-      "Where a cost model compares implementations: all of them, and how far the one\n"
-      "it chooses is from the fastest");
+      "Prefill on a GPU, where a cost model compares implementations: all of them, and how far\n"
+      "the one it chooses is from the fastest; without problems, of random shapes");
+  command
+      ->add_option("--shapes", options->sweep.shapes,
+                   "--plans: which of the random shapes, FIRST:COUNT")
+      ->capture_default_str()
+      ->type_name("RANGE");
+  command->add_option("--seed", options->sweep.seed, "--plans: of the random shapes")
+      ->capture_default_str()
+      ->type_name("SEED");
   command->add_flag("--tiny", options->tiny,
                     "States and values below the smallest normal number: denormals must cost "
                     "nothing");
@@ -351,9 +322,13 @@ void add_bench(CLI::App& app) {
       "Examples:\n"
       "  hyla bench gdn_decode:b=8 gdn_decode:b=8,state=bf16\n"
       "  hyla bench --suite cpu --json cpu.json --plot cpu.svg\n"
-      "  hyla bench gdn_decode:b=32,threads=1 --all");
-  command->callback(
-      [options] { exit_code() = options->plans ? bench_plans(*options) : bench(*options); });
+      "  hyla bench gdn_decode:b=32,threads=1 --all\n"
+      "  hyla bench --plans --seed 7 --shapes 100:50");
+  command->callback([options] {
+    options->sweep.problems = options->problems;
+    options->sweep.json = options->json;
+    exit_code() = options->plans ? bench_plans(options->sweep) : bench(*options);
+  });
 }
 
 }  // namespace hyla::tool

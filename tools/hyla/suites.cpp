@@ -4,11 +4,8 @@
 #include <hyla/error.h>
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "testing/device_call.h"
-#include "testing/random.h"
 #include "testing/random_problem.h"
 
 namespace hyla::tool {
@@ -278,48 +275,6 @@ const std::vector<const char*> kAttention = {
     "attention_prefill:lens=4096x2+1x62,kvlen=8192,hq=16,hk=2,d=256,page=64,device=cuda",
 };
 
-// Prefill of random shapes, for the choice between plans: heads as models have them, lengths from 16
-// tokens on, at most 2^20 tokens times heads.
-const std::vector<const char*>& prefill_plans() {
-  static const std::vector<std::string> texts = [] {
-    constexpr int kCount = 200;
-    constexpr std::int64_t kMostWork = std::int64_t{1} << 20;
-    constexpr std::pair<int, int> kHeads[] = {{2, 8},  {4, 8},   {4, 16},  {8, 16},
-                                              {8, 32}, {16, 32}, {16, 48}, {16, 64}};
-    constexpr std::int64_t kRows[] = {1, 1, 1, 2, 3, 4, 8, 16, 64};
-    const testing::Random draw(1, "prefill-plans");
-    std::vector<std::string> all;
-    for (std::int64_t i = 0; all.size() < kCount; ++i) {
-      const auto [q, v] = kHeads[draw.below(4 * i, std::ssize(kHeads))];
-      const std::int64_t rows = kRows[draw.below(4 * i + 1, std::ssize(kRows))];
-      const auto length = static_cast<std::int64_t>(16 * std::exp2(11 * draw.uniform(4 * i + 2)));
-      if (rows * length * v > kMostWork) continue;
-      all.push_back("gdn_prefill:lens=" + std::to_string(length) + "x" + std::to_string(rows) +
-                    ",hq=" + std::to_string(q) + ",hv=" + std::to_string(v) + ",device=cuda");
-    }
-    return all;
-  }();
-  static const std::vector<const char*> problems = [] {
-    std::vector<const char*> all;
-    for (const std::string& text : texts) all.push_back(text.c_str());
-    return all;
-  }();
-  return problems;
-}
-
-void require_device(const testing::ProblemSpec& spec) {
-  if (spec.device != Device::Kind::kCuda) return;
-  const std::vector<DeviceInfo> all = devices();
-  const bool found = std::any_of(all.begin(), all.end(), [](const DeviceInfo& info) {
-    return info.device.kind == Device::Kind::kCuda;
-  });
-  if (!found) {
-    throw InvalidArgument(
-        "device", "a CUDA device for " + testing::to_string(spec),
-        built_with_cuda() ? "no CUDA device" : "no CUDA device, and a build without CUDA");
-  }
-}
-
 // Of one suite, or of several with commas between them.
 std::vector<const char*> problems_of(const std::string& names) {
   std::vector<const char*> problems;
@@ -345,7 +300,6 @@ const std::vector<Suite>& suites() {
        kCpuAttention},
       {"gpu", "the shapes of the published tables on a CUDA device", kGpu},
       {"prefill", "chunked prefill on a CUDA device; to measure, too long to check", kPrefill},
-      {"prefill-plans", "200 random shapes of prefill; to measure with --plans", prefill_plans()},
       {"attention", "attention of long rows on a CUDA device; to measure, too long to check",
        kAttention},
   };
@@ -357,6 +311,19 @@ std::string suite_names() {
   for (const Suite& suite : suites())
     names += (names.empty() ? "" : ", ") + std::string(suite.name);
   return names;
+}
+
+void require_device(const testing::ProblemSpec& spec) {
+  if (spec.device != Device::Kind::kCuda) return;
+  const std::vector<DeviceInfo> all = devices();
+  const bool found = std::any_of(all.begin(), all.end(), [](const DeviceInfo& info) {
+    return info.device.kind == Device::Kind::kCuda;
+  });
+  if (!found) {
+    throw InvalidArgument(
+        "device", "a CUDA device for " + testing::to_string(spec),
+        built_with_cuda() ? "no CUDA device" : "no CUDA device, and a build without CUDA");
+  }
 }
 
 std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,

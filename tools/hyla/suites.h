@@ -23,6 +23,9 @@ std::string suite_names();  // "quick, cpu, gpu"
 std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,
                                                   const std::string& suite);
 
+// Throws InvalidArgument for a problem on a GPU where there is none.
+void require_device(const testing::ProblemSpec& spec);
+
 // A name that no implementation has is a mistake of the caller, not a passed check.
 void require_implementation(const testing::ProblemSpec& spec);
 

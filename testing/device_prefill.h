@@ -1,0 +1,48 @@
+// Prefill calls that live on the device only: for sweeps over many problems, each of which would take
+// longer to fill on the host and to send than to measure.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "testing/call.h"
+#include "testing/problem_string.h"
+
+namespace hyla::testing {
+
+// Device memory that problems take turns in. It grows, and is taken piece by piece.
+class DeviceArena {
+ public:
+  // Everything taken before is free again, and there is room for so many bytes.
+  void restart(std::size_t bytes);
+  void* take(std::size_t bytes);  // aligned to kAlignment
+  static constexpr std::size_t kAlignment = 256;
+
+ private:
+  struct Free {
+    void operator()(void* memory) const;
+  };
+  std::unique_ptr<void, Free> memory_;
+  std::size_t bytes_ = 0, used_ = 0;
+};
+
+// Copies of one problem with numbers of their own, as many as it takes to find nothing in the cache.
+// They share a workspace, as the layers of a model do.
+class DevicePrefill {
+ public:
+  // Gates are raw and betas logits, as a model's projections leave them; throws InvalidArgument for
+  // others. The arena is the problem's until it is restarted.
+  DevicePrefill(const ProblemSpec& spec, DeviceArena& arena);
+
+  std::vector<Candidate> explain() const;
+  std::size_t copies() const { return copies_.size(); }
+  void launch(const std::string& impl) const;  // every copy once
+
+ private:
+  std::vector<gdn::PrefillParams> copies_;
+  Workspace workspace_;
+  Context context_;
+};
+
+}  // namespace hyla::testing

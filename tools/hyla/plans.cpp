@@ -1,0 +1,227 @@
+#include "plans.h"
+
+#include <fmt/core.h>
+#include <hyla/error.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include "commands.h"
+#include "output.h"
+#include "suites.h"
+#include "testing/device_memory.h"
+#include "testing/device_prefill.h"
+#include "testing/prefill_shapes.h"
+
+namespace hyla::tool {
+namespace {
+
+using testing::ProblemSpec;
+
+constexpr double kGoodRatio = 1.05;
+// Expected to take so many times as long as the chosen one: not timed.
+constexpr double kHopeless = 4;
+// Took so many times as long as the fastest so far: timed no further.
+constexpr double kLost = 1.5;
+constexpr double kError = 0.004;  // of a median, relative
+constexpr int kLeastReplays = 5, kMostReplays = 40;
+
+struct PlanTime {
+  std::string name;
+  double expected_us = 0;
+  double us = 0;      // 0: not timed
+  bool lost = false;  // after a few replays it was clear
+};
+
+struct ShapeTimes {
+  std::string problem;
+  std::vector<PlanTime> plans;  // the chosen one first
+
+  const PlanTime& chosen() const { return plans.front(); }
+  const PlanTime& best() const {
+    const PlanTime* best = &chosen();
+    for (const PlanTime& plan : plans) {
+      if (plan.us > 0 && plan.us < best->us) best = &plan;
+    }
+    return *best;
+  }
+  double ratio() const { return chosen().us / best().us; }
+};
+
+// Replays of one plan over all copies of a problem.
+class Replays {
+ public:
+  Replays(const testing::DevicePrefill& problem, const std::string& plan)
+      : graph_([&] { problem.launch(plan); }), copies_(static_cast<double>(problem.copies())) {
+    graph_.replay_us();  // the first one loads code and warms the clocks
+  }
+
+  void once() { times_.push_back(graph_.replay_us() / copies_); }
+  int count() const { return static_cast<int>(times_.size()); }
+  double median() const {
+    std::vector<double> sorted = times_;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t half = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  }
+  bool settled() const {
+    if (count() < kLeastReplays) return false;
+    double sum = 0, squares = 0;
+    for (const double us : times_) sum += us;
+    const double n = count(), mean = sum / n;
+    for (const double us : times_) squares += (us - mean) * (us - mean);
+    return count() >= kMostReplays || std::sqrt(squares / (n - 1) / n) < kError * mean;
+  }
+
+ private:
+  testing::cuda::Captured graph_;
+  double copies_;
+  std::vector<double> times_;
+};
+
+// Plans take turns, so that a clock that changes changes all of them.
+void time_plans(const testing::DevicePrefill& problem, std::vector<PlanTime>& plans) {
+  std::vector<std::pair<PlanTime*, std::unique_ptr<Replays>>> racing;
+  for (PlanTime& plan : plans) {
+    if (plan.expected_us > kHopeless * plans.front().expected_us) continue;
+    racing.emplace_back(&plan, std::make_unique<Replays>(problem, plan.name));
+  }
+  bool settled = false;
+  while (!settled) {
+    settled = true;
+    double best = 0;
+    for (auto& [plan, replays] : racing) {
+      if (plan->lost) continue;
+      replays->once();
+      plan->us = replays->median();
+      settled = settled && replays->settled();
+      best = best == 0 ? plan->us : std::min(best, plan->us);
+    }
+    for (auto& [plan, replays] : racing) {
+      plan->lost = plan->lost || (replays->count() >= 2 && plan->us > kLost * best);
+    }
+  }
+}
+
+ShapeTimes measure(const ProblemSpec& spec, testing::DeviceArena& arena) {
+  const testing::DevicePrefill problem(spec, arena);
+  ShapeTimes result{testing::to_string(spec), {}};
+  for (const Candidate& candidate : problem.explain()) {
+    if (candidate.expected_us == 0) continue;
+    result.plans.push_back({candidate.implementation, candidate.expected_us});
+  }
+  if (result.plans.empty()) {
+    throw InvalidArgument("problem", "one with a cost model", result.problem);
+  }
+  time_plans(problem, result.plans);
+  return result;
+}
+
+// "split 57.2 (60)": microseconds, and what was expected; ">" where it was not timed to the end.
+std::string describe(const PlanTime& plan) {
+  const std::string name = plan.name.substr(plan.name.find('_') + 1);
+  if (plan.us == 0) return fmt::format("{} - ({:.3g})", name, plan.expected_us);
+  return fmt::format("{} {}{:.4g} ({:.4g})", name, plan.lost ? ">" : "", plan.us, plan.expected_us);
+}
+
+std::string describe(const ShapeTimes& times) {
+  std::string text;
+  for (const PlanTime& plan : times.plans) {
+    text += (text.empty() ? "" : "  ") + describe(plan);
+  }
+  return text;
+}
+
+std::pair<std::int64_t, std::int64_t> parse_range(const std::string& text) {
+  constexpr std::int64_t kMost = 1'000'000;
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  std::int64_t first = 0, count = 0;
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto a = std::from_chars(begin, begin + colon, first);
+  const auto b = std::from_chars(std::min(begin + colon + 1, end), end, count);
+  const bool good = a.ec == std::errc() && a.ptr == begin + colon && b.ec == std::errc() &&
+                    b.ptr == end && first >= 0 && first <= kMost && count >= 1 && count <= kMost;
+  if (!good) throw InvalidArgument("--shapes", "FIRST:COUNT, such as 0:200", "'" + text + "'");
+  return {first, count};
+}
+
+std::vector<ProblemSpec> shapes(const PlanOptions& options) {
+  if (!options.problems.empty()) return choose_problems(options.problems, "");
+  const auto [first, count] = parse_range(options.shapes);
+  std::vector<ProblemSpec> specs;
+  for (std::int64_t i = first; i < first + count; ++i) {
+    specs.push_back(testing::random_prefill_shape(options.seed, i));
+  }
+  require_device(specs.front());
+  return specs;
+}
+
+// How far the model is from each plan's time, over all shapes that timed it.
+void print_errors(std::FILE* out, const std::vector<ShapeTimes>& all) {
+  std::map<std::string, std::vector<double>> errors;
+  for (const ShapeTimes& times : all) {
+    for (const PlanTime& plan : times.plans) {
+      if (plan.us > 0) errors[plan.name].push_back(plan.us / plan.expected_us);
+    }
+  }
+  for (auto& [name, ratios] : errors) {
+    std::sort(ratios.begin(), ratios.end());
+    const auto at = [&, &sorted = ratios](double part) {
+      return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1))];
+    };
+    fmt::print(out, "{:<13}  timed {:>3}, time / expected: {:.2f}, {:.2f} to {:.2f} for 4 of 5\n",
+               name, ratios.size(), at(0.5), at(0.1), at(0.9));
+  }
+}
+
+nlohmann::json report(const std::vector<ShapeTimes>& all) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const ShapeTimes& times : all) {
+    nlohmann::json plans = nlohmann::json::array();
+    for (const PlanTime& plan : times.plans) {
+      plans.push_back({{"impl", plan.name},
+                       {"expected_us", plan.expected_us},
+                       {"us", plan.us},
+                       {"lost", plan.lost}});
+    }
+    rows.push_back({{"problem", times.problem}, {"ratio", times.ratio()}, {"plans", plans}});
+  }
+  return {{"hyla", version()}, {"results", rows}};
+}
+
+}  // namespace
+
+int bench_plans(const PlanOptions& options) {
+  check_writable("--json", options.json);
+  const std::vector<ProblemSpec> specs = shapes(options);
+  std::FILE* out = table_stream(options.json);
+  Table table(out, {{"ratio", 5, true},
+                    {"plans: us (expected), the chosen one first", 74, false},
+                    {"problem", 0, false}});
+  Progress progress(specs.size());
+  testing::DeviceArena arena;
+  std::vector<ShapeTimes> all;
+  for (const ProblemSpec& spec : specs) {
+    progress.show(testing::to_string(spec));
+    all.push_back(measure(spec, arena));
+    progress.clear();
+    progress.step();
+    table.row(
+        {fmt::format("{:.3f}", all.back().ratio()), describe(all.back()), all.back().problem});
+  }
+  const auto worse = [](const ShapeTimes& a, const ShapeTimes& b) { return a.ratio() < b.ratio(); };
+  const auto within = std::count_if(
+      all.begin(), all.end(), [](const ShapeTimes& times) { return times.ratio() <= kGoodRatio; });
+  const ShapeTimes& worst = *std::max_element(all.begin(), all.end(), worse);
+  fmt::print(out, "\n");
+  print_errors(out, all);
+  fmt::print(out, "within {:.2f} of the fastest: {} of {}; the worst {:.3f}: {}\n", kGoodRatio,
+             within, all.size(), worst.ratio(), worst.problem);
+  write_json(options.json, report(all));
+  return kGood;
+}
+
+}  // namespace hyla::tool

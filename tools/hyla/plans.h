@@ -1,0 +1,20 @@
+// How well the cost model of gdn.prefill chooses: every plan that can take a problem is timed, and the
+// chosen one compared with the fastest.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hyla::tool {
+
+struct PlanOptions {
+  std::vector<std::string> problems;  // empty: random shapes
+  std::uint64_t seed = 1;             // of the random shapes
+  std::string shapes = "0:200";       // which of them, FIRST:COUNT
+  std::string json;
+};
+
+int bench_plans(const PlanOptions& options);
+
+}  // namespace hyla::tool
