@@ -2,7 +2,8 @@
 //
 // Two warpgroups take the even and the odd chunks, so that one may spend two periods of the state
 // warpgroups on a chunk. Warp 3 has most of T' to make: warp 0 sums the gates of the next chunk, warp
-// 1 looks for the one after it, warp 2 has the betas. They ask for the tiles of the first chunks, the state warpgroups for all others.
+// 1 looks for the one after it, warp 2 has the betas. They ask for the tiles of the first chunks, the
+// state warpgroups for all others.
 #pragma once
 
 #include "arch/named_barrier.cuh"
@@ -13,7 +14,8 @@
 
 namespace hyla::gdn {
 
-template <class Io, bool Normalised>
+// Longs: see find_task.
+template <class Io, bool Normalised, bool Longs>
 class Auxiliary {
  public:
   __device__ __forceinline__ Auxiliary(FusedShared<Io>& shared, const FusedArguments& arguments)
@@ -94,7 +96,7 @@ class Auxiliary {
   }
 
   __device__ __forceinline__ void step_cursor(int steps, ChunkInfo& to) {
-    s.cursors[group()].advance(a, s.ranked, steps);
+    s.cursors[group()].template advance<Longs>(a, s.ranked, steps);
     to = s.cursors[group()].info;
   }
 

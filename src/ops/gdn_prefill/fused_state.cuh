@@ -112,7 +112,8 @@ struct FusedPipe {
   }
 };
 
-template <class Io>
+// Longs: see find_task.
+template <class Io, bool Longs>
 class FusedState {
  public:
   __device__ __forceinline__ FusedState(FusedShared<Io>& shared, const FusedArguments& arguments,
@@ -186,7 +187,7 @@ class FusedState {
 
   __device__ __forceinline__ bool enter_task(int round) {
     chain.sync();
-    if (chain.thread() == 0 && !find_task(a, s.ranked, round, task())) task().row = -1;
+    if (chain.thread() == 0 && !find_task<Longs>(a, s.ranked, round, task())) task().row = -1;
     chain.sync();
     return task().row >= 0;
   }

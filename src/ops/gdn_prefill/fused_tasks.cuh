@@ -36,7 +36,7 @@ struct Task {
 // By one thread, before a barrier. Sequences that others walk over (long_rows.cuh) have the first
 // ranks, and multiprocessors of their own.
 __device__ __forceinline__ void leave_long_rows(const FusedArguments& a, RankedRows& ranked) {
-  const int count = a.long_rows > 0 ? __ldcg(&a.longs->count) : 0;
+  const int count = __ldcg(&a.longs->count);
   const int left = a.long_plan.multiprocessors - count * a.long_plan.ctas_a_row();
   ranked.ctas = count > 0 ? min(static_cast<int>(gridDim.x), left) : static_cast<int>(gridDim.x);
   ranked.first = a.p.sequences.rows > kRankedRows ? 0 : count * static_cast<int>(a.p.heads);
@@ -79,15 +79,20 @@ __device__ __forceinline__ void rank_rows(const PrefillProblem& p, const OwnRow&
 }
 
 // The CTA's task of this round or, where that is padding, of a later one. False: there is none.
+// Longs: some sequences may be others' work. Without, what would be read of `ranked` is constant: the
+// reads alone cost the loop over chunks its addresses in uniform registers (README.md).
+template <bool Longs>
 __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedRows& ranked,
                                           int round, Task& task) {
   const PrefillProblem& p = a.p;
-  const int ctas = ranked.ctas, cta = static_cast<int>(blockIdx.x);
+  const int ctas = Longs ? ranked.ctas : static_cast<int>(gridDim.x);
+  const int cta = static_cast<int>(blockIdx.x);
   const int rows = static_cast<int>(p.sequences.rows), heads = static_cast<int>(p.heads);
-  if (cta >= ctas) return false;
+  if (Longs && cta >= ctas) return false;
 #pragma unroll 1
   for (;; ++round) {
-    const int first = ranked.first + round * ctas;  // below 2^31: there are at most 2^30 tasks
+    const int before = Longs ? ranked.first : 0;
+    const int first = before + round * ctas;  // below 2^31: there are at most 2^30 tasks
     if (first >= a.tasks) return false;
     const int index = first + (round & 1 ? ctas - 1 - cta : cta);
     if (index >= a.tasks) continue;
@@ -101,7 +106,7 @@ __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedR
       if (task.length >= 0) return true;
     } else if (p.slots.read_slot(task.row) != core::kNullSlot) {
       find_tokens(p, task.row, task.begin, task.length);
-      if (task.length <= ranked.most) return true;
+      if (!Longs || task.length <= ranked.most) return true;
     }
   }
 }
@@ -121,22 +126,26 @@ struct ChunkCursor {
     info.rows = kChunk;
   }
 
+  template <bool Longs>
   __device__ __forceinline__ void advance(const FusedArguments& a, const RankedRows& ranked,
                                           int steps) {
     if (info.rows == 0) return;  // there were no more already
-    if (a.p.checkpoint_offsets.present()) return advance_listed(a, ranked, steps);
+    if constexpr (!Longs) {      // lists are not for the kernels that take long sequences
+      if (a.p.checkpoint_offsets.present()) return advance_listed(a, ranked, steps);
+    }
     chunk += steps;
 #pragma unroll 1
     while (chunk * kChunk >= task.length) {
       chunk -= task.chunks();
-      if (!enter_next(a, ranked)) return;
+      if (!enter_next<Longs>(a, ranked)) return;
     }
     set_tokens(a.p, task.begin + chunk * kChunk, min(kChunk, task.length - chunk * kChunk), info);
   }
 
  private:
+  template <bool Longs>
   __device__ __forceinline__ bool enter_next(const FusedArguments& a, const RankedRows& ranked) {
-    if (!find_task(a, ranked, task.next, task)) {
+    if (!find_task<Longs>(a, ranked, task.next, task)) {
       info.rows = 0;
       return false;
     }
@@ -158,7 +167,7 @@ struct ChunkCursor {
       part = 0;
 #pragma unroll 1
       while (chunk * kChunk >= task.length) {
-        if (!enter_next(a, ranked)) return;
+        if (!enter_next<false>(a, ranked)) return;
         chunk = 0;
         find_stop(a, 0);
       }

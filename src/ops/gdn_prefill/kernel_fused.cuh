@@ -11,9 +11,9 @@ namespace hyla::gdn {
 inline constexpr int kFusedThreads = 512;
 inline constexpr int kStateRegisters = 192, kAuxiliaryRegisters = 64;
 
-// grid: one CTA an SM, or as many as there are tasks. Where sequences may be long enough for kernels
-// of their own (long_rows.cuh), behind these.
-template <class Io, bool Normalised>
+// grid: one CTA an SM, or as many as there are tasks. Longs: sequences may be long enough for kernels
+// of their own (long_rows.cuh), behind which it runs.
+template <class Io, bool Normalised, bool Longs>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     }
     if (a.final_tiles) arch::prefetch_map(a.maps.final);
   }
-  // The grid before works on long sequences and has waited for what this one reads.
-  if (a.long_rows == 0) arch::wait_for_previous_grid();
+  // A grid before that works on long sequences has waited for what this one reads.
+  if constexpr (!Longs) arch::wait_for_previous_grid();
   const OwnRow own(a.p);
   // Of one sequence the first task is known before its length is.
   if (a.dense_states && a.p.sequences.rows == 1 && (thread & 127) == 64 && group < 2) {
@@ -39,18 +39,20 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   for (int i = thread; i < static_cast<int>(sizeof(s.prepared) / 16); i += kFusedThreads) {
     prepared[i] = make_uint4(0, 0, 0, 0);
   }
-  if (thread == 64) leave_long_rows(a, s.ranked);
+  if constexpr (Longs) {
+    if (thread == 64) leave_long_rows(a, s.ranked);
+  }
   rank_rows(a.p, own, s.ranked, reinterpret_cast<int*>(&s.keys));
   arch::fence_async_proxy();
   __syncthreads();
   if (group < 2) {
     arch::take_registers<kStateRegisters>();
-    FusedState<Io>(s, a, group).run();
+    FusedState<Io, Longs>(s, a, group).run();
   } else {
     arch::give_registers<kAuxiliaryRegisters>();
-    Auxiliary<Io, Normalised>(s, a).run();
+    Auxiliary<Io, Normalised, Longs>(s, a).run();
     // Whoever waits for this grid waits for the long sequences, too.
-    if (a.long_rows > 0) arch::wait_for_previous_grid();
+    if constexpr (Longs) arch::wait_for_previous_grid();
   }
 }
 
