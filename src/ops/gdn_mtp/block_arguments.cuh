@@ -98,18 +98,6 @@ __device__ __forceinline__ std::uint32_t load_half_if(bool condition, const void
   return word;
 }
 
-// 32 bits where `wide`, else 16.
-__device__ __forceinline__ std::uint32_t load_bits_if(bool condition, bool wide, const void* from) {
-  std::uint32_t word = 0;
-  asm volatile(
-      "{\n .reg .pred p, q;\n setp.ne.b32 p, %2, 0;\n setp.ne.b32 q, %3, 0;\n"
-      " @p ld.global.u32 %0, [%1];\n @q ld.global.u16 %0, [%1];\n}"
-      : "+r"(word)
-      : "l"(from), "r"(static_cast<int>(condition && wide)),
-        "r"(static_cast<int>(condition && !wide)));
-  return word;
-}
-
 // Options::kUsual: an index of the row, asked for ahead of its use.
 template <Options O>
 __device__ __forceinline__ std::uint32_t ask(const IndexArgument& index, std::uint32_t row) {

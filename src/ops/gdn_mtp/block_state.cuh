@@ -80,9 +80,7 @@ struct VkLines : TransferPlace<P> {
 
   // The pair of rows that a lane 4 g + t holds. Of half-warps that access together one has pairs of
   // the first half, one of the second, which lies on other banks.
-  static __device__ __forceinline__ int pair_of(int g) {
-    return P::kBulk ? (g >> 1) + 4 * (g & 1) : g;
-  }
+  static __device__ __forceinline__ int pair_of(int g) { return (g >> 1) + 4 * (g & 1); }
   __device__ __forceinline__ unsigned char* rows_of_warp() const {
     return shared.state + warp * P::kWarpBytes;
   }
@@ -96,7 +94,7 @@ struct VkLines : TransferPlace<P> {
   __device__ __forceinline__ State* row_of(int n) const {
     const int g = lane >> 2;
     return reinterpret_cast<State*>(rows_of_warp() + pair_of(g) * P::kPairBytes +
-                                    (P::kBulk ? (g & 1) * P::kGap : 0) + n * P::kRowBytes);
+                                    (g & 1) * P::kGap + n * P::kRowBytes);
   }
   __device__ __forceinline__ StepRows read(int j) const {
     StepRows rows;
@@ -144,89 +142,58 @@ struct VkLines : TransferPlace<P> {
   }
 };
 
-// Dense rows: the copy engine brings them, ordinary stores take them away as registers hold them.
-// `row0` is the CTA's first row in the pool.
+// The copy engine brings rows, in two pieces where they are dense; ordinary stores take them away as
+// registers hold them. `row0` is the CTA's first row in the pool.
 template <class P>
-struct VkBulkTransfer : VkLines<P> {
+struct VkTransfer : VkLines<P> {
   using State = typename P::State;
   using VkLines<P>::VkLines, VkLines<P>::shared, VkLines<P>::warp, VkLines<P>::lane;
   static constexpr int kHalfElements = P::kHalfBytes / static_cast<int>(sizeof(State));
+  static constexpr int kHalfRows = P::kWarpRows / 2;
 
-  __device__ __forceinline__ void start(const MtpBlockArguments&, const State* row0) const {
+  __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
+    return owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + warp * P::kWarpRows);
+  }
+  static __device__ __forceinline__ std::int64_t stride(const MtpBlockArguments& a) {
+    return P::kOptions == Options::kUsual ? P::kK : static_cast<std::int64_t>(a.line_stride);
+  }
+  __device__ __forceinline__ void start(const MtpBlockArguments& a, const State* row0) const {
+    if (!owns(a)) return;
+    arch::Mbarrier& loaded = shared.loaded[warp];
     if (lane == 0) {
-      arch::Mbarrier& loaded = shared.loaded[warp];
       arch::init(loaded, 1);
       arch::fence_mbarrier_init();
       arch::arrive_expecting(loaded, 2 * P::kHalfBytes);
+    }
+    unsigned char* const to = this->rows_of_warp();
+    if (P::kOptions == Options::kUsual || a.line_stride == P::kK) {
+      if (lane == 0) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        arch::load_bulk(this->rows_of_warp() + i * (P::kHalfBytes + P::kGap),
-                        row0 + (2 * warp + i) * kHalfElements, P::kHalfBytes, loaded);
+        for (int i = 0; i < 2; ++i) {
+          arch::load_bulk(to + i * (P::kHalfBytes + P::kGap), row0 + (2 * warp + i) * kHalfElements,
+                          P::kHalfBytes, loaded);
+        }
+      }
+    } else {
+      __syncwarp();
+      if (lane < P::kWarpRows) {
+        arch::load_bulk(
+            to + lane / kHalfRows * (P::kHalfBytes + P::kGap) + lane % kHalfRows * P::kRowBytes,
+            row0 + (warp * P::kWarpRows + lane) * stride(a), P::kRowBytes, loaded);
       }
     }
     __syncwarp();
   }
-  __device__ __forceinline__ void wait() const { arch::wait(shared.loaded[warp], 0); }
-  __device__ __forceinline__ void write(const MtpBlockArguments&, int j, const StepRows& rows,
+  __device__ __forceinline__ void wait(const MtpBlockArguments& a) const {
+    if (owns(a)) arch::wait(shared.loaded[warp], 0);
+  }
+  __device__ __forceinline__ void write(const MtpBlockArguments& a, int j, const StepRows& rows,
                                         State* row0) const {
+    if (!owns(a)) return;
     const int first = warp * P::kWarpRows + 2 * this->pair_of(lane >> 2);
-    VkLines<P>::write(j, rows, row0 + first * P::kK, P::kK);
+    VkLines<P>::write(j, rows, row0 + first * stride(a), stride(a));
   }
   __device__ __forceinline__ void finish(const MtpBlockArguments&, State*) const {}
-};
-
-// Rows of any stride, 16 bytes a lane.
-template <class P>
-struct VkTransfer : VkLines<P> {
-  using State = typename P::State;
-  using VkLines<P>::VkLines, VkLines<P>::warp, VkLines<P>::lane;
-  static constexpr int kChunk = device::kPerChunk<State>;
-  static constexpr int kLanes = P::kK / kChunk;  // of a row
-  static constexpr int kStep = 32 / kLanes;      // rows of one access
-  static constexpr int kAccesses = P::kWarpRows / kStep;
-
-  // Of the lane's first access, in elements; `row0` is the CTA's first row.
-  __device__ __forceinline__ std::int64_t first(std::uint32_t line_stride) const {
-    return (warp * P::kWarpRows + lane / kLanes) * static_cast<std::int64_t>(line_stride) +
-           lane % kLanes * kChunk;
-  }
-  static __device__ __forceinline__ int place(int row) {
-    return (row >> 1) * P::kPairBytes + (row & 1) * P::kRowBytes;
-  }
-  __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
-    return owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + warp * P::kWarpRows);
-  }
-  __device__ __forceinline__ void start(const MtpBlockArguments& a, const State* row0) const {
-    const bool mine = owns(a);
-    const std::uint32_t buffer = arch::shared_address(this->rows_of_warp()) + 16 * (lane % kLanes);
-    const State* from = row0 + first(a.line_stride);
-#pragma unroll
-    for (int i = 0; i < kAccesses; ++i) {
-      if (mine) arch::copy_16(buffer + place(i * kStep + lane / kLanes), from);
-      from += kStep * static_cast<std::int64_t>(a.line_stride);
-    }
-    arch::commit_copies();
-  }
-  __device__ __forceinline__ void wait() const {
-    arch::wait_copies<0>();
-    __syncwarp();
-  }
-  __device__ __forceinline__ void write(const MtpBlockArguments&, int j, const StepRows& rows,
-                                        State*) const {
-    VkLines<P>::write(j, rows, this->row_of(0), P::kK);
-  }
-  __device__ __forceinline__ void finish(const MtpBlockArguments& a, State* row0) const {
-    __syncwarp();
-    if (!owns(a)) return;
-    const unsigned char* buffer = this->rows_of_warp() + 16 * (lane % kLanes);
-    State* to = row0 + first(a.line_stride);
-#pragma unroll
-    for (int i = 0; i < kAccesses; ++i) {
-      *reinterpret_cast<uint4*>(to) =
-          *reinterpret_cast<const uint4*>(buffer + place(i * kStep + lane / kLanes));
-      to += kStep * static_cast<std::int64_t>(a.line_stride);
-    }
-  }
 };
 
 // States [.., K, V]: the CTA's values of all K lines, 16 bytes a thread and access. A line is
@@ -272,7 +239,7 @@ struct KvTransfer : TransferPlace<P> {
     }
     arch::commit_copies();
   }
-  __device__ __forceinline__ void wait() const {
+  __device__ __forceinline__ void wait(const MtpBlockArguments&) const {
     arch::wait_copies<0>();
     __syncthreads();
   }
@@ -354,7 +321,6 @@ struct KvTransfer : TransferPlace<P> {
 
 template <class P>
 using BlockTransfer =
-    std::conditional_t<P::kLayout == StateLayout::kKV, KvTransfer<P>,
-                       std::conditional_t<P::kBulk, VkBulkTransfer<P>, VkTransfer<P>>>;
+    std::conditional_t<P::kLayout == StateLayout::kKV, KvTransfer<P>, VkTransfer<P>>;
 
 }  // namespace hyla::gdn

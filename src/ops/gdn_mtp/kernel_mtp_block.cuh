@@ -10,16 +10,18 @@
 
 #include "arch/grid_dependency.cuh"
 #include "arch/mma.cuh"
+#include "arch/mma_short.cuh"
 #include "device/activation.cuh"
 #include "device/reduce.cuh"
 #include "ops/gdn_mtp/block_coefficients.cuh"
+#include "ops/gdn_mtp/block_gates.cuh"
 #include "ops/gdn_mtp/block_state.cuh"
 
 namespace hyla::gdn {
 
-// y and o of a lane: rows n of its pair, tokens 2 t + e.
+// y and o of a lane and what both are made of: rows n of its pair, tokens 2 t + e.
 struct BlockSums {
-  float y[2][2], o[2][2];
+  float b[2][2], y[2][2], o[2][2];
 };
 
 // Products of the keys and queries of 8 tokens, which are the rows of the first operand, with a
@@ -118,7 +120,8 @@ __device__ __forceinline__ void multiply(const float (&x)[2][2],
   for (int i = 0; i < 4; ++i) d[i] += small[i];
 }
 
-// y and o from the dots, which come by token and are wanted by row, and v (row n, token 2 t + e).
+// y, and what o takes from the state, from the dots, which come by token and are wanted by row, and
+// v (row n, token 2 t + e).
 template <class P>
 __device__ __forceinline__ void solve(MtpBlockShared<P>& shared, const BlockDots<P>& dots,
                                       const float (&v)[2][2], int warp, int lane, BlockSums& sums) {
@@ -128,39 +131,87 @@ __device__ __forceinline__ void solve(MtpBlockShared<P>& shared, const BlockDots
   *reinterpret_cast<float4*>(&turn.q[g][4 * t]) = dots.total(2);
   __syncwarp();
   const MtpCoefficients& c = shared.coefficients;
-  float b[2][2], y[4] = {}, o[4];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const MtpCoefficients::Token token = c.token[2 * t + e];
     const float2 k = *reinterpret_cast<const float2*>(&turn.k[2 * t + e][2 * g]);
     const float2 q = *reinterpret_cast<const float2*>(&turn.q[2 * t + e][2 * g]);
-    b[0][e] = token.value * v[0][e] - token.key * k.x;
-    b[1][e] = token.value * v[1][e] - token.key * k.y;
-    o[e] = token.query * q.x, o[2 + e] = token.query * q.y;
+    sums.b[0][e] = token.value * v[0][e] - token.key * k.x;
+    sums.b[1][e] = token.value * v[1][e] - token.key * k.y;
+    sums.o[0][e] = token.query * q.x, sums.o[1][e] = token.query * q.y;
   }
-  multiply(b, c.solved, lane, y);
-  multiply(b, c.output, lane, o);
+  float y[4] = {};
+  multiply(sums.b, c.solved, lane, y);
 #pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) sums.y[n][e] = y[2 * n + e], sums.o[n][e] = o[2 * n + e];
-  }
+  for (int i = 0; i < 4; ++i) sums.y[i / 2][i % 2] = y[i];
 }
 
-// What the tokens add to the rows, as operands.
-struct BlockUpdate {
+// What o takes from the tokens of the block.
+__device__ __forceinline__ void add_tokens(const MtpCoefficients& c, int lane, BlockSums& sums) {
+  float o[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) o[i] = sums.o[i / 2][i % 2];
+  multiply(sums.b, c.output, lane, o);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums.o[i / 2][i % 2] = o[i];
+}
+
+// y of the tokens that are kept, in two tf32 numbers.
+template <class Io>
+struct KeptSums {
   Tf32Pair y[2][2];
+
+  __device__ __forceinline__ explicit KeptSums(const float (&kept)[2][2]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i / 2][i % 2] = split(kept[i / 2][i % 2]);
+  }
+  // d += y k for the 8 columns of one word of keys.
+  __device__ __forceinline__ void multiply(std::uint32_t keys, float (&d)[4]) const {
+    std::uint32_t b0, b1;
+    widen<Io>(keys, b0, b1);
+    arch::mma_16x8x8_tf32(d, y[0][0].low, y[1][0].low, y[0][1].low, y[1][1].low, b0, b1);
+    arch::mma_16x8x8_tf32(d, y[0][0].high, y[1][0].high, y[0][1].high, y[1][1].high, b0, b1);
+  }
+};
+
+// In three bfloat16 numbers, which hold all of it, beside keys as they are: two of them are the two
+// halves of one product's 16 steps, the third is half a product.
+template <>
+struct KeptSums<__nv_bfloat16> {
+  std::uint32_t high[4], low[2];
+
+  __device__ __forceinline__ explicit KeptSums(const float (&kept)[2][2]) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      float rest[2] = {kept[n][0], kept[n][1]};
+      high[n] = take(rest);
+      high[2 + n] = take(rest);
+      low[n] = take(rest);
+    }
+  }
+  __device__ __forceinline__ void multiply(std::uint32_t keys, float (&d)[4]) const {
+    arch::mma_16x8x8_bf16(d, low[0], low[1], keys);
+    arch::mma_16x8x16<__nv_bfloat16>(d, high, keys, keys);
+  }
+
+ private:
+  // The first 8 bits of two numbers, which keep the others.
+  static __device__ __forceinline__ std::uint32_t take(float (&x)[2]) {
+    const std::uint32_t words[2] = {__float_as_uint(x[0]), __float_as_uint(x[1])};
+#pragma unroll
+    for (int e = 0; e < 2; ++e) x[e] -= __uint_as_float(words[e] & 0xffff0000u);
+    return __byte_perm(words[0], words[1], 0x7632);
+  }
+};
+
+// What the tokens add to the rows.
+template <class Io>
+struct BlockUpdate {
+  KeptSums<Io> y;
   float decay;
 
   __device__ __forceinline__ BlockUpdate(const MtpCoefficients& c, const BlockSums& sums, int lane)
-      : decay(c.decay) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const float keep = c.token[2 * (lane & 3) + e].keep;
-#pragma unroll
-      for (int n = 0; n < 2; ++n) y[n][e] = split(keep * sums.y[n][e]);
-    }
-  }
+      : y(kept(c, sums, lane).y), decay(c.decay) {}
 
   template <class P>
   __device__ __forceinline__ void apply(const MtpBlockShared<P>& shared, int j, int lane,
@@ -168,14 +219,23 @@ struct BlockUpdate {
     const uint4 keys = shared.turned[j][lane];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      std::uint32_t b0, b1;
-      widen<typename P::Io>(word_of(keys, m), b0, b1);
       float d[4] = {};
-      arch::mma_16x8x8_tf32(d, y[0][0].low, y[1][0].low, y[0][1].low, y[1][1].low, b0, b1);
-      arch::mma_16x8x8_tf32(d, y[0][0].high, y[1][0].high, y[0][1].high, y[1][1].high, b0, b1);
+      y.multiply(word_of(keys, m), d);
 #pragma unroll
       for (int i = 0; i < 4; ++i) rows.s[m][i] = fmaf(decay, rows.s[m][i], d[i]);
     }
+  }
+
+ private:
+  static __device__ __forceinline__ BlockSums kept(const MtpCoefficients& c, const BlockSums& sums,
+                                                   int lane) {
+    BlockSums result = sums;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float keep = c.token[2 * (lane & 3) + e].keep;
+      result.y[0][e] *= keep, result.y[1][e] *= keep;
+    }
+    return result;
   }
 };
 
@@ -224,28 +284,12 @@ __device__ __forceinline__ void normalise(const MtpBlockArguments& a, MtpBlockSh
   cluster.sync();  // the sums may be overwritten, and their CTA may leave
 }
 
-template <class Io>
-__device__ __forceinline__ GateBits load_usual_gates_if(bool condition, const GateArguments& a,
-                                                        std::int64_t gate, std::int64_t beta,
-                                                        std::uint32_t head) {
-  const std::int64_t dt_bias = head * static_cast<std::int64_t>(a.dt_bias_stride);
-  const bool wide = a.dt_bias_dtype == DType::kFloat32;
-  GateBits bits;
-  bits.gate = load_half_if(condition, static_cast<const Io*>(a.gate) + gate);
-  bits.beta = load_half_if(condition, static_cast<const Io*>(a.beta) + beta);
-  bits.A_log = load_word_if(condition, static_cast<const float*>(a.A_log) +
-                                           head * static_cast<std::int64_t>(a.A_log_stride));
-  bits.dt_bias =
-      load_bits_if(condition, wide, static_cast<const char*>(a.dt_bias) + dt_bias * (wide ? 4 : 2));
-  return bits;
-}
-
 // What a block needs besides keys and state, as it lies in memory.
 template <class P>
 struct BlockTokens {
-  std::uint32_t first, tokens;  // tokens first .. first + tokens of the batch
-  std::uint32_t v[2];           // both rows of the lane's pair, of tokens 2 t + e
-  GateBits gates;               // of token lane % kTokens, in warp 0
+  std::uint32_t first, tokens;                    // tokens first .. first + tokens of the batch
+  std::uint32_t v[2];                             // both rows of the lane's pair, of tokens 2 t + e
+  AskedGates<P::kOptions, typename P::Io> gates;  // of token lane % kTokens, in warp 0
 
   __device__ __forceinline__ void load_values(const MtpBlockArguments& a, std::uint32_t row,
                                               std::uint32_t head, int value, int lane) {
@@ -258,16 +302,11 @@ struct BlockTokens {
   }
   __device__ __forceinline__ void load_gates(const MtpBlockArguments& a, std::uint32_t row,
                                              std::uint32_t head, int warp, int lane) {
-    using Io = typename P::Io;
     const std::uint32_t own = lane % P::kTokens;
     const std::int64_t gate = at(a.gate_stride, row, first + own, head);
     const std::int64_t beta = at(a.beta_stride, row, first + own, head);
     const bool needed = warp == 0 && own < tokens;
-    if constexpr (P::kOptions == Options::kUsual) {
-      gates = load_usual_gates_if<Io>(needed, a.gates, gate, beta, head);
-    } else if (needed) {
-      gates = gdn::load_gates<P::kOptions, Io>(a.gates, gate, beta, head);
-    }
+    gates.ask_if(needed, a.gates, gate, beta, head);
   }
   __device__ __forceinline__ void values(float (&to)[2][2]) const {
 #pragma unroll
@@ -320,41 +359,35 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
                                            : first_value);
   };
   const bool owns = owns_rows<P>(a, warp_value);
-  // Keys and values first: what is made of them must be ready when the state comes, which fills the
-  // memory's queues. The gates are few.
-  const std::uint32_t asked_read = ask<P::kOptions>(a.read_slots, row);
-  const std::uint32_t asked_write = ask<P::kOptions>(a.write_slots, row);
-  const std::uint32_t asked_commit = ask<P::kOptions>(a.commit_lengths, row);
+  // Keys, gates and values first: what is made of them must be ready when the state comes, which
+  // fills the memory's queues. Slots behind them: the state waits for its slot, they would too.
   BlockTokens<P> block;
   block.first = span.begin;
   block.tokens = kOneBlock ? length : tokens_from(0);
   KeyFragments<P> own_keys;
   KeyChunks<P> first_keys;
   const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (P::kGatesFirst) {
+    block.load_gates(a, row, head, warp, lane);
+    __syncwarp();  // ptxas moves no load across
+  }
   if constexpr (kOneBlock) {
     own_keys.load(a, row, head, length, warp, lane);
   } else {
     first_keys.load(a, row, head, block.first, block.tokens, thread);
   }
-  const bool indirect = a.read_slots.present();
-  const auto start_if = [&](bool condition, std::int64_t from) {
-    if (condition && !is_null(a, from)) transfer.start(a, place_of(from));
-  };
-  if constexpr (kOneBlock && !P::kBulk) block.load_gates(a, row, head, warp, lane);
+  if constexpr (!P::kGatesFirst) block.load_gates(a, row, head, warp, lane);
   block.load_values(a, row, head, value, lane);
-  __syncwarp();  // ptxas moves no load across
-  if constexpr (P::kStateBeforeGates) start_if(!indirect, row);
-  if constexpr (P::kBulk) block.load_gates(a, row, head, warp, lane);
   __syncwarp();
+  const std::uint32_t asked_read = ask<P::kOptions>(a.read_slots, row);
+  const std::uint32_t asked_write = ask<P::kOptions>(a.write_slots, row);
+  const std::uint32_t asked_commit = ask<P::kOptions>(a.commit_lengths, row);
   const std::int64_t read = read_slot<P::kOptions>(a, row, asked_read);
   if (is_null(a, read)) return;  // padding: the whole head leaves
-  start_if(!P::kStateBeforeGates || indirect, read);
-  if constexpr (!kOneBlock) block.load_gates(a, row, head, warp, lane);
-  if constexpr (kOneBlock) commit = commit_of(a, asked_commit);
+  transfer.start(a, place_of(read));
   // Longer rows keep it where it takes no registers.
-  const std::int64_t own_write = write_slot<P::kOptions>(a, row, asked_write, read);
   if constexpr (!kOneBlock) {
-    if (thread == 0) shared.write = own_write;
+    if (thread == 0) shared.write = write_slot<P::kOptions>(a, row, asked_write, read);
     first_keys.share(thread, shared.keys[0]);
   }
 
@@ -365,12 +398,17 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
     const std::uint32_t tokens = block.tokens, end = start + tokens;
     const bool last = kOneBlock || end == length;
     const bool reaches = kOneBlock || (!kept && commit <= end);
-    const std::uint32_t applied = reaches ? commit - start : tokens;
     const auto make = [&](auto words) {
+      // What was asked for is read where it is needed: the compiler moves no wait across a barrier,
+      // and no state then waits for it.
+      const std::uint32_t applied = kOneBlock ? commit_of(a, asked_commit)
+                                    : reaches ? commit - start
+                                              : tokens;
       float alpha = 1.0f, beta = 0.0f;
       if (lane % P::kTokens < tokens) {
-        alpha = alpha_of<P::kOptions, Io>(a.gates, block.gates);
-        beta = beta_of<P::kOptions, Io>(a.gates, block.gates);
+        const GateBits bits = block.gates.bits();
+        alpha = alpha_of<P::kOptions, Io>(a.gates, bits);
+        beta = beta_of<P::kOptions, Io>(a.gates, bits);
       }
       make_coefficients<P>(a, words, alpha, beta, static_cast<int>(tokens),
                            static_cast<int>(applied), lane, shared.coefficients);
@@ -394,7 +432,7 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
         }
       }
     }
-    if (kOneBlock || start == 0) transfer.wait();
+    if (kOneBlock || start == 0) transfer.wait(a);
     BlockDots<P> dots;
     if constexpr (kOneBlock && P::kSame) {
 #pragma unroll
@@ -425,32 +463,39 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
     }
     BlockSums sums;
     solve(shared, dots, v, warp, lane, sums);
-    if (P::kOptions == Options::kAny && a.norm.present()) {
-      normalise<P>(a, shared, row, first, static_cast<int>(tokens), static_cast<int>(head), value,
-                   owns, warp, lane, sums);
-    }
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const std::uint32_t token = 2 * (lane & 3) + e;
-      if (owns && token < tokens) {
-        device::Pack<Io, 2> pack;
-        const float pair[2] = {sums.o[0][e], sums.o[1][e]};
-        pack.pack(pair);
-        pack.store(static_cast<Io*>(a.out) + at(a.out_stride, row, first + token, head) + value);
+    const auto put_out = [&] {
+      add_tokens(shared.coefficients, lane, sums);
+      if (P::kOptions == Options::kAny && a.norm.present()) {
+        normalise<P>(a, shared, row, first, static_cast<int>(tokens), static_cast<int>(head), value,
+                     owns, warp, lane, sums);
       }
-    }
-    const std::int64_t write = kOneBlock ? own_write : shared.write;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const std::uint32_t token = 2 * (lane & 3) + e;
+        if (owns && token < tokens) {
+          device::Pack<Io, 2> pack;
+          const float pair[2] = {sums.o[0][e], sums.o[1][e]};
+          pack.pack(pair);
+          pack.store(static_cast<Io*>(a.out) + at(a.out_stride, row, first + token, head) + value);
+        }
+      }
+    };
+    const std::int64_t write =
+        kOneBlock ? write_slot<P::kOptions>(a, row, asked_write, read) : shared.write;
     const bool keeps = reaches && write >= 0;
+    // The state first, which is the most to be stored; longer rows lack the registers for it.
+    if (!kOneBlock || !keeps) put_out();
     if (kOneBlock && !keeps) return;
     State* const to = place_of(write);
-    const BlockUpdate update(shared.coefficients, sums, lane);
+    const BlockUpdate<Io> update(shared.coefficients, sums, lane);
 #pragma unroll
     for (int j = 0; j < P::kSteps; ++j) {
       if constexpr (P::kReadsTwice) rows[j] = transfer.read(j);
-      update.apply<P>(shared, j, lane, rows[j]);
+      update.template apply<P>(shared, j, lane, rows[j]);
       if (keeps) transfer.write(a, j, rows[j], to);
     }
     if (keeps) transfer.finish(a, to);
+    if constexpr (kOneBlock) put_out();
     if (last) break;
     start = end;
   }
