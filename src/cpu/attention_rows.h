@@ -13,7 +13,6 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
-constexpr std::int64_t kStreamKeys = 32;  // at a time
 constexpr int kValueVectors = kLanes == 16 ? 2 : 1;
 constexpr std::int64_t kVectorBytes = kLanes * 4;
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
@@ -82,17 +81,27 @@ struct RowsOf<Pairs> {
 };
 #endif
 
-// Asks for rows that are needed next, a cache line of each of them after another, then the next line
-// of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache has too few
-// misses under way, and what it cannot take is dropped.
+// Asks for rows that are needed soon, a cache line of each of kRows of them after another, then the
+// next line of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache has
+// too few misses under way, and what it cannot take is dropped. That is why lines are asked for twice,
+// by the products with keys and by those with values, where these are as fast as memory.
+template <std::int64_t kRows, bool kTwice>
 struct Asked {
-  const char* const* rows;  // kStreamKeys
-  std::int64_t offset;
+  struct Rows {
+    const char* const* rows;  // kRows
+    std::int64_t offset;
+
+    HYLA_INLINE void ask(std::uint64_t line) const {
+      constexpr std::uint64_t kCount = kRows;
+      __builtin_prefetch(rows[line % kCount] + offset + line / kCount * kLine, 0, 2);
+    }
+  };
+  Rows first, again;
   std::uint64_t next = 0;  // line
 
   HYLA_INLINE void ask() {
-    constexpr std::uint64_t kRows = kStreamKeys;
-    __builtin_prefetch(rows[next % kRows] + offset + next / kRows * kLine, 0, 2);
+    first.ask(next);
+    if constexpr (kTwice) again.ask(next);
     ++next;
   }
   HYLA_INLINE void skip(std::int64_t lines) { next += static_cast<std::uint64_t>(lines); }

@@ -33,6 +33,8 @@ class Stream {
   static constexpr int kKeys = kLanes / kColumns;             // whose logits share a vector
   static constexpr int kGroup = kColumns < 8 ? kColumns : 8;  // columns of a tile of outputs
   static constexpr int kBlock = kValueVectors * kLanes;       // values of it
+  // At a time: as many as have room in the L1 cache beside outputs under way, converted lines or not.
+  static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
 
   static std::int64_t groups(std::int64_t columns) { return (columns + kColumns - 1) / kColumns; }
   static std::int64_t key_elements(const attention::Queries& q) {
@@ -86,6 +88,8 @@ class Stream {
  private:
   using Vector = typename Op::Vector;
   using Kinds = RowsOf<Op>;
+  static constexpr bool kAsksTwice = Op::kSummed == 2;
+  using Asking = Asked<kStreamKeys, kAsksTwice>;
 
   static std::int64_t line_floats(const attention::Queries& q) {
     return whole(std::max(q.head_dim, q.value_dim), 2 * kLanes);
@@ -134,10 +138,10 @@ class Stream {
     for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kStreamKeys) {
       // At the end the last row once more: asking for it costs nothing.
       addresses(std::min(key + kStreamKeys, tile_.keys.end - 1), 1 - now);
-      score<Rows>(direct, key, keys_[now], keys_[1 - now]);
+      score<Rows>(direct, key, now);
       logits_.cap(weights_, tile_.heads * groups_ * kColumns * kStreamKeys);
       hide(key);
-      add_heads<Rows>(direct, key, values_[now], values_[1 - now]);
+      add_heads<Rows>(direct, key, now);
       now = 1 - now;
     }
   }
@@ -210,10 +214,10 @@ class Stream {
     }
   }
 
-  // Logits of kKeys keys by kColumns columns. `next`: rows to ask for.
+  // Logits of kKeys keys by kColumns columns.
   template <class Rows>
   HYLA_INLINE F products(const char* const* rows, std::int64_t offset, const float* queries,
-                         Asked asked) const {
+                         Asking asked) const {
     constexpr std::int64_t kStep = Rows::kParts * kColumns * kLanes;  // of the queries
     F sums[kLanes];
 #pragma GCC unroll 16
@@ -247,7 +251,7 @@ class Stream {
   // `scales`: one for each of the kStreamKeys keys, or null.
   template <class Rows>
   HYLA_INLINE void score_keys(const char* const* rows, std::int64_t offset, std::int64_t head,
-                              std::int64_t key, const float* scales, const Asked& asked) const {
+                              std::int64_t key, const float* scales, const Asking& asked) const {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
       const F sums = products<Rows>(rows + key, offset, queries_ + i * elements_, asked);
@@ -266,14 +270,21 @@ class Stream {
                             static_cast<int>(first % kLanes));
   }
 
+  // What the products of keys ask for: the next keys, and once more the values of these.
+  Asking asked_by_keys(std::int64_t head, int now) const {
+    return {{keys_[1 - now], (tile_.head + head) * head_bytes(p_.cache.k)},
+            {values_[now], (tile_.head + head) * head_bytes(p_.cache.v)}};
+  }
+
+  // Keys from `first` on, whose addresses are keys_[now].
   template <class Rows>
-  void score(bool direct, std::int64_t first, const char* const* rows,
-             const char* const* next) const {
+  void score(bool direct, std::int64_t first, int now) const {
     const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
+    const char* const* rows = keys_[now];
     const std::int64_t lines = kKeys * row_bytes(k) / kLine;  // of the keys of a vector
     if (direct && !stored.present() && head_bytes(k) == row_bytes(k)) {
       // In the order of memory where tokens come before heads.
-      Asked asked{next, tile_.head * head_bytes(k)};
+      Asking asked = asked_by_keys(0, now);
       for (std::int64_t key = 0; key < kStreamKeys; key += kKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head, asked.skip(lines)) {
           score_keys<Rows>(rows, (tile_.head + head) * head_bytes(k), head, key, nullptr, asked);
@@ -291,7 +302,7 @@ class Stream {
         for (float& scale : scales) scale *= logits_.scale;
       }
       if (!direct) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
-      Asked asked{next, offset};
+      Asking asked = asked_by_keys(head, now);
       for (std::int64_t key = 0; key < kStreamKeys; key += kKeys, asked.skip(lines)) {
         score_keys<Rows>(direct ? rows : converted, direct ? offset : 0, head, key,
                          scaled ? scales : nullptr, asked);
@@ -319,9 +330,14 @@ class Stream {
     constexpr std::int64_t kFloats = kColumns * kStreamKeys;
     float* weights = weights_ + group * kFloats;
     float *highest = highest_ + group * kLanes, *sums = sums_ + group * kLanes;
-    F top = load(weights);
-    for (std::int64_t i = kLanes; i < kFloats; i += kLanes) top = max(load(weights + i), top);
-    top = max_modulo<kColumns>(top);
+    F tops[4];  // a chain each
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) tops[n] = load(weights + n * kLanes);
+    for (std::int64_t i = 4 * kLanes; i < kFloats; i += 4 * kLanes) {
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) tops[n] = max(load(weights + i + n * kLanes), tops[n]);
+    }
+    const F top = max_modulo<kColumns>(max(max(tops[0], tops[1]), max(tops[2], tops[3])));
     if (any_greater(top, load(highest))) rise(group, top);
     const F most = load(highest);
     F total = load(sums);
@@ -368,9 +384,9 @@ class Stream {
   }
 
   template <class Rows>
-  void add_heads(bool direct, std::int64_t first, const char* const* rows,
-                 const char* const* next) {
+  void add_heads(bool direct, std::int64_t first, int now) {
     const TensorView &v = p_.cache.v, &stored = p_.cache.v_scales;
+    const char* const* rows = values_[now];
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const std::int64_t offset = (tile_.head + head) * head_bytes(v);
       const char* converted[kStreamKeys];
@@ -381,7 +397,9 @@ class Stream {
       for (std::int64_t group = 0; group < groups_; ++group) {
         const std::int64_t i = head * groups_ + group;
         soften(i, scaled ? scales : nullptr);
-        add_values<Rows>({direct ? rows : converted, direct ? offset : 0}, {next, offset},
+        add_values<Rows>({direct ? rows : converted, direct ? offset : 0},
+                         {values_[1 - now], offset},
+                         {keys_[1 - now], (tile_.head + head) * head_bytes(p_.cache.k)},
                          weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_);
       }
     }
@@ -402,23 +420,26 @@ class Stream {
     if constexpr (kBlock * Rows::kBytes > kLine) __builtin_prefetch(next[key] + kLine, 0, 2);
   }
 
+  // Asks for the `next` values, and once more for the `keys` before them.
   template <class Rows>
-  HYLA_INLINE void add_values(RowsAt rows, RowsAt next, const float* weights, float* out) const {
+  HYLA_INLINE void add_values(RowsAt rows, RowsAt next, RowsAt keys, const float* weights,
+                              float* out) const {
     constexpr std::int64_t kBytes = kBlock * Rows::kBytes;
     for (std::int64_t d = 0; d < stride_; d += kBlock) {
       const bool asks = kBytes % kLine == 0 || d * Rows::kBytes % kLine == 0;
       for (int m = 0; m < kColumns; m += kGroup) {
-        add_block<Rows>(rows, next, asks && m == 0, weights + m, out);
+        add_block<Rows>(rows, next, keys, asks && m == 0, weights + m, out);
         out += kGroup * kBlock;
       }
       rows.offset += kBytes;
       next.offset += kBytes;
+      keys.offset += kBytes;
     }
   }
 
-  // kGroup columns by kBlock values. `next`: rows to ask for, where it `asks`.
+  // kGroup columns by kBlock values.
   template <class Rows>
-  HYLA_INLINE void add_block(const RowsAt& rows, const RowsAt& next, bool asks,
+  HYLA_INLINE void add_block(const RowsAt& rows, const RowsAt& next, const RowsAt& keys, bool asks,
                              const float* weights, float* out) const {
     constexpr int kSteps = 2 * kKeys / Op::kSummed;  // of two vectors of weights
     F sums[kGroup][kValueVectors];
@@ -432,7 +453,10 @@ class Stream {
       for (int i = 0; i < kSteps; ++i) {
         const std::int64_t step = key / Op::kSummed + i;
         Vector values[kValueVectors];
-        if (asks) ask_for<Rows>(next, key + i);
+        if (asks) {
+          ask_for<Rows>(next, key + i);
+          if constexpr (kAsksTwice) ask_for<Rows>(keys, key + i);
+        }
         if constexpr (Op::kSummed == 2) {
           Rows::values(rows[key + i], rows[key + i + kKeys], values);
         } else {

@@ -116,18 +116,30 @@ struct HeadWalk {
     }
   }
 
-  // Few tokens, from the pool to the pool.
+  // Few tokens, from the pool to the pool. A group is updated after the next one's products are
+  // made, so that neither these nor the solve are waited for.
   void at_once(const Together& t, const float (*v)[kMaxDim], float (*o)[kMaxDim]) const {
     using Way = typename Layout::Together;
-    const S* from = read();
     const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
-    for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
-      const std::int64_t offset = j * p.initial.v_stride;
-      together_step<Way>(t, p.sequences.length(row), p.K, std::min(Layout::kGroup, v1 - j),
-                         from + offset, stride, to == nullptr ? to : to + offset, stride,
-                         from + ahead_of(j, kGroupsAhead), v, o, j - v0);
+    TogetherGroup<Way> groups[2];
+    int now = 0;
+    make_products(t, v0, groups[now]);
+    for (std::int64_t j = v0; j < v1; j += Layout::kGroup, now = 1 - now) {
+      TogetherGroup<Way>& group = groups[now];
+      const std::int64_t offset = j * p.initial.v_stride, count = std::min(Layout::kGroup, v1 - j);
+      t.solve(count, Way::kStride, group.ks, group.qs, v, o, p.sequences.length(row), j - v0);
+      if (j + Layout::kGroup < v1) make_products(t, j + Layout::kGroup, groups[1 - now]);
+      if (to != nullptr) {
+        Way::update(t, p.K, count, read() + offset, stride, to + offset, stride, group.ks);
+      }
     }
+  }
+  template <class Group>
+  void make_products(const Together& t, std::int64_t j, Group& group) const {
+    Layout::Together::all_products(t, p.K, std::min(Layout::kGroup, v1 - j),
+                                   read() + j * p.initial.v_stride, line_stride(p.initial),
+                                   read() + ahead_of(j, kGroupsAhead), group.ks, group.qs);
   }
 
   // Tokens t to t + count: a group of value rows goes through all of them as floats.

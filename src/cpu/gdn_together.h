@@ -233,17 +233,11 @@ struct TogetherOfV {
   }
 };
 
-// One group of value rows, `first` of them before it in v and o. `to` null: nothing is kept.
-template <class Way, class S>
-void together_step(const Together& t, std::int64_t real, std::int64_t K, std::int64_t count,
-                   const S* from, std::int64_t from_stride, S* to, std::int64_t to_stride,
-                   const S* next, const float (*v)[kMaxDim], float (*o)[kMaxDim],
-                   std::int64_t first) {
+// A group of value rows on its way: its products with the state, then the weights of the keys.
+template <class Way>
+struct TogetherGroup {
   alignas(64) float ks[kTokenBlock * Way::kStride], qs[kTokenBlock * Way::kStride];
-  Way::all_products(t, K, count, from, from_stride, next, ks, qs);
-  t.solve(count, Way::kStride, ks, qs, v, o, real, first);
-  if (to != nullptr) Way::update(t, K, count, from, from_stride, to, to_stride, ks);
-}
+};
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
 HYLA_TARGET_END

@@ -11,7 +11,7 @@
 //     max_modulo<n>         over lanes that are n apart
 //     transpose4            of four vectors, within blocks of four lanes
 //     exp                   within 2 ulp, 0 below the smallest normal number, inf above the largest
-//     exp2                  of numbers up to 0, within 5e-7 of it
+//     exp2                  of numbers up to 0, within 2e-7 of it, 1 of 0
 //     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
 //                           adds a.even * b.even + a.odd * b.odd; even, odd and pack_pairs
 //                           convert from and to floats; zip_pairs(a, b, ...) pairs the
@@ -33,8 +33,10 @@
 #undef HYLA_TARGET_BEGIN
 #undef HYLA_TARGET_END
 #undef HYLA_TARGET_ONCE
+#undef HYLA_TARGET_HAS_AVX512
 #undef HYLA_TARGET_HAS_PAIRS
 #undef HYLA_TARGET_USES_HIGHWAY
+#define HYLA_TARGET_HAS_AVX512 0
 #define HYLA_TARGET_HAS_PAIRS 0
 #define HYLA_TARGET_USES_HIGHWAY 0
 
@@ -55,6 +57,10 @@
 #if HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
 #undef HYLA_TARGET_USES_HIGHWAY
 #define HYLA_TARGET_USES_HIGHWAY 1
+#endif
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#undef HYLA_TARGET_HAS_AVX512
+#define HYLA_TARGET_HAS_AVX512 1
 #endif
 #if HWY_TARGET == HWY_AVX3_DL
 #undef HYLA_TARGET_HAS_PAIRS
@@ -81,6 +87,10 @@
 #define HYLA_TARGET_PUSH(features) \
   HYLA_TARGET_PRAGMA(GCC push_options) HYLA_TARGET_PRAGMA(GCC target features)
 #define HYLA_TARGET_END HYLA_TARGET_PRAGMA(GCC pop_options)
+#endif
+#if HYLA_COMPILED_TARGET >= 2
+#undef HYLA_TARGET_HAS_AVX512
+#define HYLA_TARGET_HAS_AVX512 1
 #endif
 #if HYLA_COMPILED_TARGET == 1
 #define HYLA_TARGET_NAMESPACE avx2
@@ -133,6 +143,9 @@ HYLA_TARGET_END
 #include "cpu/simd_highway.h"
 #else
 #include "cpu/simd_compiler.h"
+#endif
+#if HYLA_TARGET_HAS_AVX512
+#include "cpu/simd_avx512.h"
 #endif
 #if HYLA_TARGET_HAS_PAIRS
 #include "cpu/simd_pairs.h"

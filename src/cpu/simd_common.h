@@ -21,17 +21,17 @@ HYLA_INLINE F exp(F x) {
   return mul(mul(y, power_of_two(sub(n, set(1.0f)))), set(2.0f));
 }
 
-// 2^x for x <= 0: 2^n * 2^r with |r| <= 1/2, the latter by a minimax polynomial.
+// 2^x for x <= 0: 2^floor(x) times that of the rest by a minimax polynomial, which is exact for 0.
 HYLA_INLINE F exp2(F x) {
-  x = max(set(-127.0f), x);
-  const F n = round(x), r = sub(x, n);
-  F y = set(1.11255077e-3f);
-  y = fma(y, r, set(9.66628252e-3f));
-  y = fma(y, r, set(5.55740047e-2f));
-  y = fma(y, r, set(0.240223507f));
-  y = fma(y, r, set(0.693142831f));
+  if constexpr (kLanes != 16) x = max(set(-126.5f), x);  // AVX-512 saturates by itself
+  const F r = fraction(x);
+  F y = set(1.86713074e-3f);
+  y = fma(y, r, set(9.01702855e-3f));
+  y = fma(y, r, set(5.57999148e-2f));
+  y = fma(y, r, set(0.24016445f));
+  y = fma(y, r, set(0.693151312f));
   y = fma(y, r, set(1.0f));
-  return times_power_of_two(y, n);
+  return scale_by_floor(y, x);
 }
 
 HYLA_INLINE F sigmoid(F x) { return div(set(1.0f), add(set(1.0f), exp(sub(zero(), x)))); }

@@ -31,7 +31,7 @@ HYLA_INLINE F div(F a, F b) { return a / b; }
 HYLA_INLINE F fma(F a, F b, F c) {
 #if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
   return F(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
-#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+#elif HYLA_TARGET_HAS_AVX512
   return F(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
 #else
   return a * b + c;
@@ -44,7 +44,7 @@ HYLA_INLINE F abs(F a) { return F(Bits(a) & 0x7fffffffu); }
 HYLA_INLINE F round(F a) {
 #if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
   return F(_mm256_round_ps(__m256(a), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+#elif HYLA_TARGET_HAS_AVX512
   return F(_mm512_roundscale_ps(__m512(a), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #else
   const F magic = set(12582912.0f);
@@ -59,14 +59,14 @@ HYLA_INLINE F power_of_two(F n) { return F((__builtin_convertvector(n, Ints) + 1
 // The two halves of 2^u: u - floor(u), and x 2^floor(u) for u of -127 (then 0) to 127. Without
 // AVX-512 the floor is that of u - 1/2 rounded: a whole u may be 1 + (u - 1).
 HYLA_INLINE F fraction(F u) {
-#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+#if HYLA_TARGET_HAS_AVX512
   return F(_mm512_reduce_ps(__m512(u), _MM_FROUND_TO_NEG_INF));
 #else
   return u - round(u - 0.5f);
 #endif
 }
 HYLA_INLINE F scale_by_floor(F x, F u) {
-#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+#if HYLA_TARGET_HAS_AVX512
   return F(_mm512_scalef_ps(__m512(x), __m512(u)));
 #else
   return x * power_of_two(round(u - 0.5f));
@@ -76,17 +76,10 @@ HYLA_INLINE F scale_by_floor(F x, F u) {
 HYLA_INLINE F raw(F x) { return x; }
 HYLA_INLINE F from_raw(F x) { return x; }
 
-HYLA_INLINE F times_power_of_two(F y, F n) {
-#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
-  return F(_mm512_scalef_ps(__m512(y), __m512(n)));
-#else
-  return y * power_of_two(n);
-#endif
-}
 HYLA_INLINE bool any_greater(F a, F b) {
 #if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
   return _mm256_movemask_ps(_mm256_cmp_ps(__m256(a), __m256(b), _CMP_GT_OQ)) != 0;
-#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+#elif HYLA_TARGET_HAS_AVX512
   return _mm512_cmp_ps_mask(__m512(a), __m512(b), _CMP_GT_OQ) != 0;
 #else
   const Ints greater = a > b;
@@ -120,7 +113,7 @@ HYLA_INLINE void store(F x, bfloat16* to) {
 HYLA_INLINE F load(const float16* from) {
 #if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
   return F(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+#elif HYLA_TARGET_HAS_AVX512
   return F(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
 #else
   F x;
@@ -132,7 +125,7 @@ HYLA_INLINE void store(F x, float16* to) {
 #if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET == 1
   const __m128i half = _mm256_cvtps_ph(__m256(x), _MM_FROUND_TO_NEAREST_INT);
   std::memcpy(static_cast<void*>(to), &half, sizeof half);
-#elif !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 2
+#elif HYLA_TARGET_HAS_AVX512
   const __m256i half = _mm512_cvtps_ph(__m512(x), _MM_FROUND_TO_NEAREST_INT);
   std::memcpy(static_cast<void*>(to), &half, sizeof half);
 #else
@@ -215,27 +208,23 @@ HYLA_INLINE F choose_blocks(F a, F b, std::integer_sequence<int, kLane...>) {
   constexpr int kBlocks[] = {kBlock0, kBlock1, kBlock2, kBlock3};
   return __builtin_shufflevector(a, b, (kBlocks[kLane / 4] * 4 + kLane % 4)...);
 }
+#if !HYLA_TARGET_HAS_AVX512
 // Lane i: the sum of x[i].
 HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
   constexpr std::make_integer_sequence<int, kLanes> lanes{};
   F parts[kLanes / 4];
-#pragma GCC unroll 4
+#pragma GCC unroll 2
   for (int i = 0; i < kLanes / 4; ++i) {
     parts[i] = sum_in_blocks(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   }
-  if constexpr (kLanes == 16) {
-    const F ab = choose_blocks<0, 1, 4, 5>(parts[0], parts[1], lanes) +
-                 choose_blocks<2, 3, 6, 7>(parts[0], parts[1], lanes);
-    const F cd = choose_blocks<0, 1, 4, 5>(parts[2], parts[3], lanes) +
-                 choose_blocks<2, 3, 6, 7>(parts[2], parts[3], lanes);
-    return choose_blocks<0, 2, 4, 6>(ab, cd, lanes) + choose_blocks<1, 3, 5, 7>(ab, cd, lanes);
-  } else if constexpr (kLanes == 8) {
+  if constexpr (kLanes == 8) {
     return choose_blocks<0, 2, 0, 0>(parts[0], parts[1], lanes) +
            choose_blocks<1, 3, 0, 0>(parts[0], parts[1], lanes);
   } else {
     return parts[0];
   }
 }
+#endif
 
 // The largest of the lanes whose numbers are equal modulo kPeriod, in each of them.
 template <int kPeriod>

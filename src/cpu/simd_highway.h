@@ -32,26 +32,18 @@ HYLA_INLINE F power_of_two(F n) {
   return hn::BitCast(kTag, hn::ShiftLeft<23>(exponent));
 }
 
-// y * 2^n for integers n of -127 (then 0, or a denormal number that is flushed) to 127.
-HYLA_INLINE F times_power_of_two(F y, F n) {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  return F{_mm512_scalef_ps(y.raw, n.raw)};
-#else
-  return mul(y, power_of_two(n));
-#endif
-}
 HYLA_INLINE bool any_greater(F a, F b) { return !hn::AllFalse(kTag, hn::Gt(a, b)); }
 
 // The two halves of 2^u: u - floor(u), and x 2^floor(u) for u of -127 (then 0) to 127.
 HYLA_INLINE F fraction(F u) {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if HYLA_TARGET_HAS_AVX512
   return F{_mm512_reduce_ps(u.raw, _MM_FROUND_TO_NEG_INF)};
 #else
   return sub(u, hn::Floor(u));
 #endif
 }
 HYLA_INLINE F scale_by_floor(F x, F u) {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if HYLA_TARGET_HAS_AVX512
   return F{_mm512_scalef_ps(x.raw, u.raw)};
 #else
   return mul(x, power_of_two(hn::Floor(u)));
@@ -137,36 +129,29 @@ HYLA_INLINE void sum4(F a, F b, F c, F d, float* to) {
   hn::StoreU(sum_blocks(sum_in_blocks(a, b, c, d)), four, to);
 }
 
+#if !HYLA_TARGET_HAS_AVX512
 // Lane i: the sum of x[i].
 HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
   F parts[kLanes / 4];
-#pragma GCC unroll 4
+#pragma GCC unroll 2
   for (int i = 0; i < kLanes / 4; ++i) {
     parts[i] = sum_in_blocks(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
   }
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  const F ab = add(F{_mm512_shuffle_f32x4(parts[0].raw, parts[1].raw, 0x44)},
-                   F{_mm512_shuffle_f32x4(parts[0].raw, parts[1].raw, 0xee)});
-  const F cd = add(F{_mm512_shuffle_f32x4(parts[2].raw, parts[3].raw, 0x44)},
-                   F{_mm512_shuffle_f32x4(parts[2].raw, parts[3].raw, 0xee)});
-  return add(F{_mm512_shuffle_f32x4(ab.raw, cd.raw, 0x88)},
-             F{_mm512_shuffle_f32x4(ab.raw, cd.raw, 0xdd)});
-#else
   if constexpr (kLanes == 8) {
     return add(hn::ConcatLowerLower(kTag, parts[1], parts[0]),
                hn::ConcatUpperUpper(kTag, parts[1], parts[0]));
   } else {
     return parts[0];
   }
-#endif
 }
+#endif
 
 // The largest of the lanes whose numbers are equal modulo kPeriod, in each of them.
 template <int kPeriod>
 HYLA_INLINE F max_modulo(F x) {
   static_assert(kPeriod % 4 == 0 && kLanes / kPeriod <= 4);
   if constexpr (kLanes >= 2 * kPeriod) x = max(x, hn::ConcatLowerUpper(kTag, x, x));
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if HYLA_TARGET_HAS_AVX512
   if constexpr (kLanes == 4 * kPeriod) x = max(x, hn::SwapAdjacentBlocks(x));
 #endif
   return x;
