@@ -9,6 +9,7 @@
 #define HYLA_TARGET_SOURCE "cpu/append_kernel.cpp"
 #include "cpu/foreach_target.h"
 #include "cpu/kv_lines.h"
+#include "cpu/quantise.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -16,92 +17,15 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 constexpr std::int64_t kLongestHead = 576;
 constexpr std::int64_t kLongestLine = (kLongestHead + kLanes - 1) / kLanes * kLanes;
 
-// Both without branches, so that the compiler makes vectors of loops over them.
-//
-// A multiple n of the distance of neighbours around a number, 2^(e-3) with e = -6 for the smallest,
-// is the mantissa of its sum with 2^(e+20), rounded to nearest even as it has to be. The code is
-// n + 8 (e + 6): its carry into the next exponent and the numbers below 2^-6 come out by themselves.
-// Whatever stands above the low byte falls away; 56 makes up for the biases there.
-HYLA_INLINE std::uint8_t e4m3_bits(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  const std::uint32_t magnitude = bits & 0x7fffffffu;
-  const std::uint32_t most = 0x43e00000u, least = 0x3c800000u;  // 448, 2^-6
-  const std::uint32_t near = magnitude < most ? magnitude : most;
-  const std::uint32_t own = near & 0x7f800000u;
-  const std::uint32_t exponent = own > least ? own : least;
-  const std::uint32_t far = exponent + (20u << 23) + 56u;
-  float a, b;
-  std::memcpy(&a, &near, sizeof a);
-  std::memcpy(&b, &far, sizeof b);
-  const float sum = a + b;
-  std::uint32_t code;
-  std::memcpy(&code, &sum, sizeof code);
-  code += exponent >> 20;
-  code = magnitude > 0x7f800000u ? 0x7fu : code;
-  return static_cast<std::uint8_t>(code | (bits >> 24 & 0x80u));
-}
-HYLA_INLINE std::int8_t int8_value(float value) {
-  value = value > 127.0f ? 127.0f : value;
-  value = value > -127.0f ? value : -127.0f;
-  // To the nearest even integer: the last bit of the sum is worth one.
-  const float sum = value + 12582912.0f;
-  std::int32_t bits;
-  std::memcpy(&bits, &sum, sizeof bits);
-  return static_cast<std::int8_t>(bits);
-}
-
-template <class Stored>
-HYLA_INLINE Stored quantised(float value) {
-  if constexpr (std::is_signed_v<Stored>) {
-    return int8_value(value);
-  } else {
-    return e4m3_bits(value);
-  }
-}
-template <class Stored>
-void store_quantised(const float* __restrict from, std::int64_t count, float scale,
-                     Stored* __restrict to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = quantised<Stored>(from[i] / scale);
-}
-template <class Stored>
-void store_quantised(const float* __restrict from, std::int64_t count, Stored* __restrict to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = quantised<Stored>(from[i]);
-}
-
-// NaN is no magnitude.
-inline float largest_magnitude(const float* line, std::int64_t count) {
-  F most = zero(), others[3] = {zero(), zero(), zero()};  // a chain each
-  std::int64_t i = 0;
-  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
-    most = max(abs(load(line + i)), most);
-#pragma GCC unroll 3
-    for (int n = 0; n < 3; ++n) others[n] = max(abs(load(line + i + (n + 1) * kLanes)), others[n]);
-  }
-#pragma GCC unroll 3
-  for (int n = 0; n < 3; ++n) most = max(others[n], most);
-  for (; i + kLanes <= count; i += kLanes) most = max(abs(load(line + i)), most);
-  if (i < count) most = max(abs(load_n(line + i, static_cast<int>(count - i))), most);
-  return max_lane(most);
-}
-
 // [D] of a head, every run divided by its scale, which is stored where there are scales.
 template <class Stored>
 void store_runs(const float* line, std::int64_t dim, const TensorView& scales, const CacheRow& at,
                 std::int64_t head, Stored* to) {
   if (!scales.present()) return store_quantised(line, dim, to);
-  const float most = std::is_signed_v<Stored> ? 127.0f : 448.0f;
   const std::int64_t runs = scales.shape[scales.rank - 1], run = dim / runs;
   float* stored = static_cast<float*>(scales.data) + at.offset(scales, head);
   for (std::int64_t r = 0; r < runs; ++r) {
-    const float* values = line + r * run;
-    const float scale = largest_magnitude(values, run) / most;
-    stored[r * scales.strides[scales.rank - 1]] = scale;
-    if (scale == 0.0f) {
-      std::memset(to + r * run, 0, static_cast<std::size_t>(run));
-    } else {
-      store_quantised(values, run, scale, to + r * run);
-    }
+    stored[r * scales.strides[scales.rank - 1]] = store_run(line + r * run, run, to + r * run);
   }
 }
 

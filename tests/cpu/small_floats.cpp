@@ -4,6 +4,7 @@
 #include <hyla/attention.h>
 #include <hyla/backend.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -68,6 +69,75 @@ TEST_P(OneByte, AppendRoundsAsTheFormatsDo) {
       }
       EXPECT_EQ(k[i], want) << numbers[i] << " by " << candidate.implementation;
       EXPECT_EQ(v[i], want) << numbers[i] << " by " << candidate.implementation;
+    }
+  }
+}
+
+// Lines whose largest number is `largest`, with everything hard in between: what lies halfway
+// between two numbers after the division, and beside it.
+std::vector<float> hard_quotients(float largest, DType dtype) {
+  const float most = dtype == DType::kInt8 ? 127.0f : 448.0f;
+  std::vector<float> numbers = {largest};
+  for (const float x : hard_numbers()) {
+    if (std::fabs(x) < most) numbers.push_back(x * (largest / most));
+  }
+  while (numbers.size() % kDim != 0) numbers.push_back(0.0f);
+  for (std::size_t i = 0; i < numbers.size(); i += kDim) numbers[i] = -largest;
+  return numbers;
+}
+
+// Every number is as near to its quotient as any can be: no farther than half the distance to its
+// neighbour, but for what float32 cannot tell.
+TEST_P(OneByte, AppendDividesByTheScaleOfARun) {
+  const bool whole = GetParam() == DType::kInt8;
+  const float most = whole ? 127.0f : 448.0f;
+  std::vector<float> numbers;
+  for (const float largest : {448.0f, 1.0f, 0.7354321f, 3.1e-20f, 2.9e19f, 1.1e-30f, 1.7e37f}) {
+    const std::vector<float> line = hard_quotients(largest, GetParam());
+    numbers.insert(numbers.end(), line.begin(), line.end());
+  }
+  numbers.resize(numbers.size() + kDim, 0.0f);
+  const auto tokens = static_cast<std::int64_t>(numbers.size()) / kDim;
+  if (!whole) numbers[7] = std::numeric_limits<float>::quiet_NaN();
+  for (const std::int64_t runs : {1, 2, 4, 16}) {
+    std::vector<std::uint8_t> k(numbers.size()), v(numbers.size());
+    std::vector<float> scales(static_cast<std::size_t>(tokens * runs)), v_scales(scales.size());
+    std::array<std::int64_t, 2> offsets = {0, tokens};
+    attention::AppendParams p;
+    p.cache =
+        attention::KvCache::dense(TensorView::dense(k.data(), GetParam(), {1, tokens, 1, kDim}),
+                                  TensorView::dense(v.data(), GetParam(), {1, tokens, 1, kDim}));
+    p.cache.k_scales = TensorView::dense(scales.data(), DType::kFloat32, {1, tokens, 1, runs});
+    p.cache.v_scales = TensorView::dense(v_scales.data(), DType::kFloat32, {1, tokens, 1, runs});
+    p.k = p.v = TensorView::dense(numbers.data(), DType::kFloat32, {tokens, 1, kDim});
+    p.cu_seqlens = TensorView::dense(offsets.data(), DType::kInt64, {2});
+    for (const Candidate& candidate : explain(p)) {
+      if (!candidate.supported) continue;
+      std::fill(k.begin(), k.end(), std::uint8_t{0x55});
+      std::fill(scales.begin(), scales.end(), std::nanf(""));
+      p.impl = candidate.implementation.c_str();
+      attention::append(p);
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const std::size_t run = kDim / static_cast<std::size_t>(runs);
+        const double scale = scales[i / run];
+        double largest = 0;
+        for (std::size_t j = i / run * run; j < (i / run + 1) * run; ++j) {
+          largest = std::fmax(largest, std::fabs(numbers[j]));
+        }
+        const double exact = largest / most;
+        ASSERT_LE(std::fabs(scale - exact), exact * 0x1p-23) << i << candidate.implementation;
+        if (std::isnan(numbers[i])) {
+          EXPECT_EQ(k[i] & 0x7f, 0x7f) << candidate.implementation;
+          continue;
+        }
+        const double want = scale == 0 ? 0 : numbers[i] / scale;
+        const double got = whole ? static_cast<std::int8_t>(k[i])
+                                 : static_cast<double>(detail::e4m3_to_float(k[i]));
+        const double step = whole ? 1 : std::ldexp(1, std::max(-9, std::ilogb(want) - 3));
+        EXPECT_LE(std::fabs(got - want), step / 2 + std::fabs(want) * 0x1p-22)
+            << numbers[i] << " of scale " << scale << " by " << candidate.implementation;
+        EXPECT_EQ(v[i], k[i]);
+      }
     }
   }
 }

@@ -1,0 +1,170 @@
+// Floats as one-byte numbers: e4m3 and int8, rounded to nearest even, what is too large to the
+// largest. Compiled for each target (see foreach_target.h).
+#if defined(HYLA_CPU_QUANTISE_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HYLA_CPU_QUANTISE_H_
+#undef HYLA_CPU_QUANTISE_H_
+#else
+#define HYLA_CPU_QUANTISE_H_
+#endif
+
+#include "cpu/simd.h"
+
+HYLA_TARGET_BEGIN
+namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
+
+// Both without branches, so that the compiler makes vectors of loops over them.
+//
+// A multiple n of the distance of neighbours around a number, 2^(e-3) with e = -6 for the smallest,
+// is the mantissa of its sum with 2^(e+20), rounded to nearest even as it has to be. The code is
+// n + 8 (e + 6): its carry into the next exponent and the numbers below 2^-6 come out by themselves.
+// Whatever stands above the low byte falls away; 56 makes up for the biases there.
+HYLA_INLINE std::uint8_t e4m3_bits(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  const std::uint32_t most = 0x43e00000u, least = 0x3c800000u;  // 448, 2^-6
+  const std::uint32_t near = magnitude < most ? magnitude : most;
+  const std::uint32_t own = near & 0x7f800000u;
+  const std::uint32_t exponent = own > least ? own : least;
+  const std::uint32_t far = exponent + (20u << 23) + 56u;
+  float a, b;
+  std::memcpy(&a, &near, sizeof a);
+  std::memcpy(&b, &far, sizeof b);
+  const float sum = a + b;
+  std::uint32_t code;
+  std::memcpy(&code, &sum, sizeof code);
+  code += exponent >> 20;
+  code = magnitude > 0x7f800000u ? 0x7fu : code;
+  return static_cast<std::uint8_t>(code | (bits >> 24 & 0x80u));
+}
+HYLA_INLINE std::int8_t int8_value(float value) {
+  value = value > 127.0f ? 127.0f : value;
+  value = value > -127.0f ? value : -127.0f;
+  // To the nearest even integer: the last bit of the sum is worth one.
+  const float sum = value + 12582912.0f;
+  std::int32_t bits;
+  std::memcpy(&bits, &sum, sizeof bits);
+  return static_cast<std::int8_t>(bits);
+}
+HYLA_INLINE void quantise(float value, std::uint8_t& to) { to = e4m3_bits(value); }
+HYLA_INLINE void quantise(float value, std::int8_t& to) { to = int8_value(value); }
+
+template <class Stored>
+void store_quantised(const float* __restrict from, std::int64_t count, Stored* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) quantise(from[i], to[i]);
+}
+template <class Stored>
+void store_quotients(const float* __restrict from, std::int64_t count, float scale,
+                     Stored* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) quantise(from[i] / scale, to[i]);
+}
+
+// NaN is no magnitude.
+inline float largest_magnitude(const float* line, std::int64_t count) {
+  F most = zero(), others[3] = {zero(), zero(), zero()};  // a chain each
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    most = max(abs(load(line + i)), most);
+#pragma GCC unroll 3
+    for (int n = 0; n < 3; ++n) others[n] = max(abs(load(line + i + (n + 1) * kLanes)), others[n]);
+  }
+#pragma GCC unroll 3
+  for (int n = 0; n < 3; ++n) most = max(others[n], most);
+  for (; i + kLanes <= count; i += kLanes) most = max(abs(load(line + i)), most);
+  if (i < count) most = max(abs(load_n(line + i, static_cast<int>(count - i))), most);
+  return max_lane(most);
+}
+
+template <class Stored>
+constexpr float kLargestStored = std::is_signed_v<Stored> ? 127.0f : 448.0f;
+
+#if HYLA_TARGET_HAS_AVX512
+// Bits of the largest magnitude of whole vectors; more than those of infinity where there is NaN.
+inline std::uint32_t largest_bits(const float* line, std::int64_t count) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i most[4];  // a chain each
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; ++n) most[n] = _mm512_setzero_si512();
+  for (std::int64_t i = 0; i < count; i += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) {
+      const __m512i bits = _mm512_loadu_si512(line + i + n * kLanes);
+      most[n] = _mm512_max_epu32(_mm512_and_si512(bits, magnitude), most[n]);
+    }
+  }
+  return _mm512_reduce_max_epu32(
+      _mm512_max_epu32(_mm512_max_epu32(most[0], most[1]), _mm512_max_epu32(most[2], most[3])));
+}
+
+// 2^(e+20) + 8 (e + 6) of its last bits' worth (see e4m3_bits), by the last four bits of the biased
+// exponent, for e of -6 to 8.
+struct FarNumbers {
+  alignas(64) std::uint32_t bits[16];
+  constexpr FarNumbers() : bits() {
+    for (std::uint32_t e = 121; e <= 135; ++e) bits[e % 16] = ((e + 20) << 23) + 8 * (e - 121);
+  }
+};
+inline constexpr FarNumbers kFar;
+
+// Quotients of magnitude 448 (e4m3) or 127 (int8) at most, up to what rounding does to them, as
+// codes in the low bytes; what stands above them is to be dropped.
+HYLA_INLINE __m512i code_of(__m512 x, std::uint8_t) {
+  const __m512 near = _mm512_abs_ps(x);
+  const __m512 own = _mm512_max_ps(near, _mm512_set1_ps(0x1p-6f));
+  const __m512i exponent = _mm512_srli_epi32(_mm512_castps_si512(own), 23);
+  const __m512i far = _mm512_permutexvar_epi32(exponent, _mm512_load_si512(kFar.bits));
+  const __m512i code = _mm512_castps_si512(_mm512_add_ps(near, _mm512_castsi512_ps(far)));
+  const __m512i sign = _mm512_srli_epi32(_mm512_castps_si512(x), 24);
+  // code | (sign & 0x80)
+  return _mm512_ternarylogic_epi32(code, sign, _mm512_set1_epi32(0x80), 0xf8);
+}
+HYLA_INLINE __m512i code_of(__m512 x, std::int8_t) { return _mm512_cvtps_epi32(x); }
+
+// x / scale: a product with the inverse, which may be off by its last bit, and what is left of x
+// divided the same way. The error is below 2^-43 before the result is rounded, as long as nothing on
+// the way is denormal.
+HYLA_INLINE __m512 quotient(__m512 x, __m512 scale, __m512 inverse) {
+  const __m512 near = _mm512_mul_ps(x, inverse);
+  return _mm512_fmadd_ps(_mm512_fnmadd_ps(near, scale, x), inverse, near);
+}
+
+// Whole vectors of finite numbers, the largest of them far from what is denormal. Returns the scale.
+template <class Stored>
+inline float store_plain(const float* from, std::int64_t count, float largest, Stored* to) {
+  const float scale = largest / kLargestStored<Stored>;
+  const __m512 own = _mm512_set1_ps(scale);
+  const __m512 inverse = _mm512_set1_ps(kLargestStored<Stored> / largest);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const __m512i codes = code_of(quotient(_mm512_loadu_ps(from + i), own, inverse), Stored{});
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm512_cvtepi32_epi8(codes));
+  }
+  return scale;
+}
+#endif
+
+// Numbers divided by their scale, which makes the largest of them the largest that can be stored and
+// is returned.
+template <class Stored>
+float store_run(const float* line, std::int64_t count, Stored* to) {
+#if HYLA_TARGET_HAS_AVX512
+  if (count % (4 * kLanes) == 0) {
+    const std::uint32_t bits = largest_bits(line, count);
+    if (bits > (127u - 80) << 23 && bits < (127u + 80) << 23) {
+      float largest;
+      std::memcpy(&largest, &bits, sizeof largest);
+      return store_plain(line, count, largest, to);
+    }
+  }
+#endif
+  const float scale = largest_magnitude(line, count) / kLargestStored<Stored>;
+  if (scale == 0.0f) {
+    std::memset(to, 0, static_cast<std::size_t>(count));
+  } else {
+    store_quotients(line, count, scale, to);
+  }
+  return scale;
+}
+
+}  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
+HYLA_TARGET_END
+#endif  // HYLA_CPU_QUANTISE_H_
