@@ -31,7 +31,7 @@ struct PrepareCursor {
                                        ChunkInfo& info) {
     const FusedArguments& a = all.a;
     const PrefillProblem& p = a.p;
-    const int rows = all.count(), heads = static_cast<int>(p.heads);
+    const int heads = static_cast<int>(p.heads);
     const std::int64_t items = all.slots() * heads;
     if (!started) enter(all, 0);
     started = true;
@@ -39,7 +39,7 @@ struct PrepareCursor {
       info.rows = 0;
       if (item >= items) return false;
       const int slot = static_cast<int>(item / heads);
-      while (row + 1 < rows && slot >= next_slot(all)) enter(all, row + 1);
+      advance(all, slot);
       const int chunk = slot - all.first_slot(row, begin);
       if (chunk * kChunk >= length || p.slots.read_slot(all.row(row)) == core::kNullSlot) continue;
       set_head(a, static_cast<int>(item - static_cast<std::int64_t>(slot) * heads), info);
@@ -53,10 +53,16 @@ struct PrepareCursor {
     row = to;
     find_tokens(all.a.p, all.row(row), begin, length);
   }
-  __device__ __forceinline__ int next_slot(const RecordRows& all) const {
-    int next, unused;
-    find_tokens(all.a.p, all.row(row + 1), next, unused);
-    return all.first_slot(row + 1, next);
+  // To the last row that begins at or before a slot: this one, the next, and then by halves, as each
+  // look is a wait for memory.
+  __device__ __forceinline__ void advance(const RecordRows& all, int slot) {
+    int low = row, high = all.count();
+    for (int look = row + 1; high - low > 1; look = (low + high) / 2) {
+      int first, unused;
+      find_tokens(all.a.p, all.row(look), first, unused);
+      (slot >= all.first_slot(look, first) ? low : high) = look;
+    }
+    if (low != row) enter(all, low);
   }
 };
 
