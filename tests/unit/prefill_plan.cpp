@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "testing/random.h"
 
 namespace hyla::gdn {
@@ -47,6 +49,47 @@ TEST(PrefillPlan, ALongerSequenceIsNotExpectedToBeFaster) {
       fused = fused_us(s), split = split_walks(s).us, block = block_us(s);
     }
   }
+}
+
+TEST(PrefillPlan, EveryExpectationIsANumber) {
+  const testing::Random draw(6, "any plans");
+  for (std::int64_t i = 0; i < 2000; ++i) {
+    const auto below = [&](int n, std::int64_t limit) { return draw.below(8 * i + n, limit); };
+    PlanShape s = shape(below(0, 70), 1 + below(1, 70), below(2, 3) * below(3, 9000));
+    s.longest = below(4, 2) * below(5, 100000);  // it may be wrong
+    s.key_dim = 64 << below(6, 3);
+    s.norm = s.narrow_states = below(7, 2) == 1;
+    for (const double us : {fused_us(s), split_walks(s).us, block_us(s), vk_us(s)}) {
+      EXPECT_TRUE(std::isfinite(us) && us > 0) << us;
+    }
+    EXPECT_LE(s.all_chunks(), static_cast<double>(s.rows) * s.chunks());
+    EXPECT_GE(s.all_chunks() * 64, static_cast<double>(s.tokens));
+  }
+}
+
+// One sequence of twice the length among as many tokens in all: nobody ends earlier.
+TEST(PrefillPlan, ALongerSequenceAmongOthersIsNotExpectedToBeFaster) {
+  for (std::int64_t heads : {1, 4, 16}) {
+    for (std::int64_t length : {100, 1000, 5000}) {
+      const PlanShape alike = shape(8, heads, length);
+      PlanShape ragged = alike;
+      ragged.longest = 2 * length;
+      EXPECT_GT(fused_us(ragged), fused_us(alike));
+      EXPECT_GT(split_walks(ragged).us, split_walks(alike).us);
+      EXPECT_GT(block_us(ragged), block_us(alike));
+      EXPECT_GT(vk_us(ragged), vk_us(alike));
+    }
+  }
+}
+
+// Shorter than the mean, or longer than all tokens: the nearest that can be.
+TEST(PrefillPlan, ALengthThatCannotBeIsNotBelieved) {
+  PlanShape none = shape(4, 8, 1000), small = none, all = none, large = none;
+  small.longest = 10, all.longest = 4000, large.longest = 1 << 30;
+  EXPECT_EQ(split_walks(none).us, split_walks(small).us);
+  EXPECT_EQ(split_walks(all).us, split_walks(large).us);
+  EXPECT_EQ(block_us(none), block_us(small));
+  EXPECT_EQ(block_us(all), block_us(large));
 }
 
 TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {

@@ -4,7 +4,7 @@
 #include <cuda.h>
 
 #include "device/divider.h"
-#include "ops/gdn_prefill/plan.h"
+#include "ops/gdn_prefill/long_plan.h"
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {

@@ -1,6 +1,6 @@
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
-#include "ops/gdn_prefill/plan.h"
+#include "ops/gdn_prefill/plan_shape.h"
 #include "ops/gdn_prefill/record.cuh"
 #include "ops/gdn_prefill/segments.cuh"
 #include "ops/gdn_prefill/tile_arguments.h"
@@ -13,19 +13,6 @@ constexpr std::size_t kSegmentBytes =
     kMostSegmentStates * (2 * kStateElements * sizeof(float) + sizeof(int));
 
 bool is_wide(std::int64_t K) { return K > 128; }
-int value_blocks(std::int64_t V) { return static_cast<int>((V + 63) / 64); }
-
-PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
-  PlanShape s{p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
-              value_blocks(p.V)};
-  const double keys = static_cast<double>(p.q_heads + p.k_heads) / static_cast<double>(p.heads);
-  s.head_bytes = 2.0 * kChunk * (keys * static_cast<double>(p.K) + 2 * static_cast<double>(p.V)) +
-                 static_cast<double>(kRecordBytes);
-  if (!p.initial.present()) s.task_us = 3;
-  s.wide = is_wide(p.K);
-  s.pairs = !context.batch_invariant;
-  return s;
-}
 
 bool is_square(std::int64_t K, std::int64_t V) { return K == 128 && V == 128; }
 
@@ -42,12 +29,12 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   // So few that the next kernel finds free multiprocessors: it starts meanwhile.
   const std::int64_t next =
       a.transfers ? multiprocessors
-                  : std::int64_t{a.tasks} * value_blocks(p.V) / walks.blocks_a_cta * walks.parts;
+                  : std::int64_t{a.tasks} * value_blocks(p) / walks.blocks_a_cta * walks.parts;
   if (items <= kPrepareGroups * (multiprocessors - next)) {
     shape.prepare_ctas =
         static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors - next));
   }
-  shape.blocks = static_cast<unsigned>(value_blocks(p.V));
+  shape.blocks = static_cast<unsigned>(value_blocks(p));
   shape.blocks_a_cta = static_cast<unsigned>(walks.blocks_a_cta);
   shape.state_rows = state_rows(plan_shape(p, context), walks.parts);
   const bool bf16 = p.q.dtype == DType::kBFloat16;

@@ -3,7 +3,7 @@
 #include "device/launch.h"
 #include "ops/gdn_mtp/launch_mtp.h"
 #include "ops/gdn_prefill/launch_prefill.h"
-#include "ops/gdn_prefill/plan.h"
+#include "ops/gdn_prefill/plan_shape.h"
 
 namespace hyla::gdn {
 namespace {
@@ -17,11 +17,6 @@ MtpProblem as_blocks(const PrefillProblem& p) {
 bool is_same(const PoolView& a, const PoolView& b) {
   return a.data == b.data && a.dtype == b.dtype && a.slot_stride == b.slot_stride &&
          a.head_stride == b.head_stride && a.k_stride == b.k_stride && a.v_stride == b.v_stride;
-}
-
-PlanShape rows_shape(const PrefillProblem& p, const Context& context) {
-  return {p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
-          static_cast<int>((p.V + 63) / 64)};
 }
 
 // Why none of them takes a problem.
@@ -44,7 +39,7 @@ const char* prefill_block_refuses(const PrefillProblem& p, const Context& contex
 }
 
 double prefill_block_us(const PrefillProblem& p, const Context& context) {
-  return block_us(rows_shape(p, context));
+  return block_us(plan_shape(p, context));
 }
 
 void launch_prefill_block(const PrefillProblem& p, const Workspace&, const Context& context) {
@@ -52,7 +47,7 @@ void launch_prefill_block(const PrefillProblem& p, const Workspace&, const Conte
 }
 
 double prefill_vk_us(const PrefillProblem& p, const Context& context) {
-  return vk_us(rows_shape(p, context), p.K);
+  return vk_us(plan_shape(p, context));
 }
 
 const char* prefill_vk_refuses(const PrefillProblem& p, const Context& context) {

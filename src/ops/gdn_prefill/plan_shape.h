@@ -1,0 +1,28 @@
+// What the cost model looks at of a problem.
+#pragma once
+
+#include "device/launch.h"
+#include "ops/gdn_prefill/plan.h"
+#include "ops/gdn_prefill/record.cuh"
+
+namespace hyla::gdn {
+
+inline int value_blocks(const PrefillProblem& p) { return static_cast<int>((p.V + 63) / 64); }
+
+inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
+  PlanShape s{p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
+              value_blocks(p)};
+  const double keys = static_cast<double>(p.q_heads + p.k_heads) / static_cast<double>(p.heads);
+  s.head_bytes = 2.0 * kChunk * (keys * static_cast<double>(p.K) + 2 * static_cast<double>(p.V)) +
+                 static_cast<double>(kRecordBytes);
+  s.longest = p.max_length;
+  s.key_dim = p.K;
+  s.norm = p.l2norm;
+  s.narrow_states = p.initial.present() ? size_of(p.initial.dtype) < 4
+                                        : p.final.present() && size_of(p.final.dtype) < 4;
+  s.reads_states = p.initial.present();
+  s.pairs = !context.batch_invariant;
+  return s;
+}
+
+}  // namespace hyla::gdn
