@@ -112,6 +112,20 @@ TEST_F(GpuPrefill, ManyTasks) {
 
 // One or a few sequences so long that the others would wait for them: kernels of their own walk over
 // them. Which ones these are is found on the device, wherever they lie.
+// Few heads, so that plans which look up the sequence of a chunk take them; some are empty.
+TEST_F(GpuPrefill, ManySequencesOfFewHeads) {
+  const Random draw(3, "many sequences");
+  for (std::int64_t i = 0; i < 4; ++i) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t row = 0; row < 40 + i; ++row) {
+      const std::int64_t length = 1 + draw.below(100 * i + row, row % 8 == 0 ? 300 : 90);
+      lengths.push_back(draw.chance(100 * i + row + 1000, 0.1) ? 0 : length);
+    }
+    check_all("gdn_prefill:lens=" + lengths_to_string(lengths) + ",hq=1,hv=2,device=cuda",
+              CaseOptions::drawn(static_cast<std::uint64_t>(i)));
+  }
+}
+
 TEST_F(GpuPrefill, LongAmongShort) {
   std::uint64_t seed = 550;
   for (const char* io : {"bf16", "f16"}) {
