@@ -12,7 +12,7 @@ namespace {
 
 PlanShape shape(std::int64_t rows, std::int64_t heads, std::int64_t length) {
   PlanShape s{rows, heads, rows * length, 132};
-  s.head_bytes = 65e3;
+  s.key_bytes = s.value_bytes = 33e3;
   return s;
 }
 
@@ -88,8 +88,17 @@ TEST(PrefillPlan, ALengthThatCannotBeIsNotBelieved) {
   small.longest = 10, all.longest = 4000, large.longest = 1 << 30;
   EXPECT_EQ(split_walks(none).us, split_walks(small).us);
   EXPECT_EQ(split_walks(all).us, split_walks(large).us);
-  EXPECT_EQ(block_us(none), block_us(small));
   EXPECT_EQ(block_us(all), block_us(large));
+}
+
+// One token or eight after another: an unknown length is a risk, one of a single sequence is none.
+TEST(PrefillPlan, AnUnknownLengthIsARiskForShortSteps) {
+  PlanShape unknown = shape(4, 8, 40), known = unknown, one = shape(1, 8, 40), same = one;
+  known.longest = same.longest = 40;
+  EXPECT_GT(block_us(unknown), block_us(known));
+  EXPECT_GT(vk_us(unknown), vk_us(known));
+  EXPECT_EQ(fused_us(unknown), fused_us(known));
+  EXPECT_EQ(block_us(one), block_us(same));
 }
 
 TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {

@@ -15,16 +15,17 @@ namespace hyla::gdn {
 struct PlanShape {
   std::int64_t rows = 0, heads = 0, tokens = 0;
   int multiprocessors = 0;
-  int blocks = 2;         // of 64 value rows
-  double head_bytes = 0;  // of a chunk and head in memory: q, k, v, out and what is prepared
-  std::int64_t longest =
-      0;  // tokens of the longest sequence; 0: not known, all are taken to be alike
+  int blocks = 2;  // of 64 value rows
+  // Of a chunk and head in memory: q, k and what is prepared; v and out.
+  double key_bytes = 0, value_bytes = 0;
+  // Tokens of the longest sequence; 0: not known, all are taken to be alike.
+  std::int64_t longest = 0;
   std::int64_t key_dim = 128;
   bool norm = false;           // of q and k
   bool narrow_states = false;  // of 16 bits
   bool reads_states = true;    // or starts from zero
-  bool pairs =
-      true;  // K above 128: may two blocks share a CTA? Their bits are not known to be the same
+  // K above 128: may two blocks share a CTA? Their bits are not known to be the same.
+  bool pairs = true;
 
   bool wide() const { return key_dim > 128; }
   std::int64_t tasks() const { return rows * heads; }
@@ -35,6 +36,13 @@ struct PlanShape {
     return std::clamp(longest, mean, std::max(mean, tokens));
   }
   double chunks() const { return static_cast<double>(divided(length(), 64)); }
+  // For plans that lose much by one sequence longer than the others: where nobody said how long the
+  // longest is, more than the mean.
+  PlanShape careful() const {
+    PlanShape s = *this;
+    if (longest == 0 && rows > 1) s.longest = s.length() * 7 / 5;
+    return s;
+  }
   double all_chunks() const { return pieces(64); }
   // Pieces of `size` tokens of all sequences: those that are not alike end anywhere in their last one.
   double pieces(std::int64_t size) const {
@@ -69,46 +77,51 @@ inline double fused_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double busy = std::min(1.0, tasks / s.multiprocessors);
-  const double chunk = (s.norm ? 2.63 : 2.36) * (1 + 0.08 * busy);
+  const double chunk = (s.norm ? 2.62 : 2.35) * (1 + 0.08 * busy);
   const double task =
-      (s.reads_states ? 6.2 : 3.3) * (0.36 + 0.64 * busy) + (s.narrow_states ? 1.0 : 0.0);
+      (s.reads_states ? 6.1 : 3.3) * (0.28 + 0.72 * busy) + (s.narrow_states ? 1.0 : 0.0);
   const double one = s.chunks() * chunk + task;
   const double shared =
       (s.all_chunks() * chunk + rows * task) * static_cast<double>(s.heads) / s.multiprocessors;
   const double tail = tasks > s.multiprocessors ? 0.43 * s.all_chunks() / rows * chunk : 0;
   const double us =
-      6.9 + 0.048 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
+      7.3 + 0.046 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
   // With so few tasks that cuda_split takes them, too, it takes long sequences no better.
   LongPlan plan;
   const int looked_for = long_rows(plan, s.rows, s.heads, s.tokens, s.longest, s.multiprocessors);
-  return us + (looked_for > 0 ? 6.0 : 0.0);
+  return us + (looked_for > 0 ? 6.3 : 0.0);
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
-inline double block_us(const PlanShape& s) {
+inline double block_us(const PlanShape& shape) {
+  const PlanShape s = shape.careful();
   const auto tasks = static_cast<double>(s.tasks());
   const double ctas = tasks * s.blocks * 2;
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
   const double one = static_cast<double>(PlanShape::divided(s.length(), 8)) *
-                     (2.26 + 0.107 * on_one + (s.norm ? 0.055 : 0.0));
+                     (2.07 + 0.134 * on_one + (s.norm ? 0.059 : 0.0));
   const double shared =
-      0.517 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
-  return (s.narrow_states ? 2.1 : 3.9) + (s.narrow_states ? 0.0167 : 0.0239) * tasks +
+      0.548 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
+  return (s.narrow_states ? 2.15 : 3.1) + (s.narrow_states ? 0.0133 : 0.0181) * tasks +
          (s.even(8) ? s.waves(ctas, 6) * one : limit_us(one, shared));
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
-inline double vk_us(const PlanShape& s) {
+inline double vk_us(const PlanShape& shape) {
+  const PlanShape s = shape.careful();
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
   const double one = static_cast<double>(s.length()) * (s.norm ? 0.613 : 0.521);
   return 3.4 + limit_us(one, s.pieces(1) * rows * 4.1e-3) +
-         static_cast<double>(s.rows) * rows * (s.narrow_states ? 5.2e-3 : 1.74e-2);
+         static_cast<double>(s.rows) * rows * (s.narrow_states ? 4.6e-3 : 1.75e-2);
 }
 
 // T', P and factors of all chunks, four warpgroups a multiprocessor.
 inline double prepare_us(const PlanShape& s) {
-  const double each = (s.wide() ? 2.16 : 1.62) * (s.norm ? 1.1 : 1.0);
-  return each * std::max(1.0, s.all_chunks() * static_cast<double>(s.heads) / s.multiprocessors);
+  const double each = (s.wide() ? 1.33 : 1.48) * (s.norm ? 1.17 : 1.0);
+  const double chunks = s.all_chunks() * static_cast<double>(s.heads);
+  constexpr double kBytesPerUs = 2.8e6;
+  return limit_us(each * std::max(1.0, chunks / s.multiprocessors),
+                  chunks * s.key_bytes / kBytesPerUs);
 }
 
 // How the chunks are walked over: parts of a sequence, blocks of value rows on a multiprocessor.
@@ -121,10 +134,11 @@ struct Walks {
 // faster than the memory.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.36 : 1.56) : crowded ? 1.125 : 1.07;
-  const double wide = blocks_a_cta == 2 ? 2.9 : crowded ? 1.73 : 1.52;
-  constexpr double kBytesPerUs = 3.3e6;
-  const double memory = s.all_chunks() * static_cast<double>(s.heads) * s.head_bytes / kBytesPerUs;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.46 : 1.53) : crowded ? 1.11 : 1.05;
+  const double wide = blocks_a_cta == 2 ? 2.9 : crowded ? 1.72 : 1.53;
+  constexpr double kBytesPerUs = 3.97e6;
+  const double memory =
+      s.all_chunks() * static_cast<double>(s.heads) * (s.key_bytes + s.value_bytes) / kBytesPerUs;
   return limit_us(chunks * (s.wide() ? wide : narrow), memory);
 }
 
@@ -134,15 +148,15 @@ inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / rows);
-  double us =
-      13.4 + 0.03 * rows + (s.narrow_states ? 1.0 : 0.0) +
-      (s.wide() ? 6.2 + 0.15 * tasks : 1.4e-4 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-      (s.wide() ? 5.9 : 2.5) * (s.waves(ctas) - 1);
-  us += prepare_us(s) + serial_us(s, ctas, parts == 2 ? 0.795 * walk : walk, blocks_a_cta);
+  double us = 13.2 + 0.03 * rows + (s.narrow_states ? 1.0 : 0.0) +
+              (s.wide() ? 6.9 + 0.145 * tasks
+                        : 1.47e-4 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+              (s.wide() ? 6.2 : 2.7) * (s.waves(ctas) - 1);
+  us += prepare_us(s) + serial_us(s, ctas, parts == 2 ? 0.787 * walk : walk, blocks_a_cta);
   // So few chunks that the second kernel starts beside the first.
   const bool beside =
       s.all_chunks() * static_cast<double>(s.heads) <= 4 * (s.multiprocessors - ctas);
-  return us - (beside ? 2.6 : 0.0);
+  return us - (beside ? 2.3 : 0.0);
 }
 
 inline Walks split_walks(const PlanShape& s) {
@@ -182,11 +196,11 @@ inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // All that is walked over for N, and for M; two CTAs of 64 rows for each, two a multiprocessor.
   const double states = (tasks - heavy) * std::min(each, kRemembered) + heavy * each;
   const double walked = 2 * (states * (parts - 1) + heavy * each * (parts - 2));
-  const double transfer = 0.94 * limit_us(longest, 0.606 * walked / s.multiprocessors);
+  const double transfer = 0.90 * limit_us(longest, 0.63 * walked / s.multiprocessors);
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.34 : 2.72) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.21 : 2.18) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 17.9 + 0.03 * rows + 0.036 * tasks + 0.117 * tasks * parts + prepare_us(s) + transfer +
+  return 18.1 + 0.03 * rows + 0.038 * tasks + 0.165 * tasks * parts + prepare_us(s) + transfer +
          between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
 

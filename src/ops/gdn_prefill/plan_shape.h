@@ -13,8 +13,9 @@ inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   PlanShape s{p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
               value_blocks(p)};
   const double keys = static_cast<double>(p.q_heads + p.k_heads) / static_cast<double>(p.heads);
-  s.head_bytes = 2.0 * kChunk * (keys * static_cast<double>(p.K) + 2 * static_cast<double>(p.V)) +
-                 static_cast<double>(kRecordBytes);
+  constexpr double kColumn = 2.0 * kChunk;
+  s.key_bytes = kColumn * keys * static_cast<double>(p.K) + static_cast<double>(kRecordBytes);
+  s.value_bytes = 2 * kColumn * static_cast<double>(p.V);
   s.longest = p.max_length;
   s.key_dim = p.K;
   s.norm = p.l2norm;
