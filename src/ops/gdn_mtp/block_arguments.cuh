@@ -106,19 +106,48 @@ __device__ __forceinline__ std::uint32_t ask(const IndexArgument& index, std::ui
                                            row * static_cast<std::int64_t>(index.stride));
 }
 
+// Options::kAny: the same, in 32 or 64 bits.
+struct AskedIndex {
+  std::uint32_t low = 0, high = 0;
+
+  __device__ __forceinline__ void ask(const IndexArgument& index, std::uint32_t row) {
+    const std::int64_t offset = row * static_cast<std::int64_t>(index.stride);
+    const auto* from =
+        static_cast<const std::uint32_t*>(index.data) + (index.is_wide ? 2 * offset : offset);
+    low = load_word_if(index.present(), from);
+    high = load_word_if(index.present() && index.is_wide, from + 1);
+  }
+  __device__ __forceinline__ std::int64_t value(const IndexArgument& index) const {
+    const std::uint32_t sign = index.is_signed && low >> 31 != 0 ? ~0u : 0u;
+    return static_cast<std::int64_t>(index.is_wide ? high : sign) << 32 | low;
+  }
+};
+
+// Where a row's tokens lie and its state: all are asked for before one is waited for.
+struct AskedRow {
+  AskedIndex begin, end, slot;
+
+  __device__ __forceinline__ void ask(const MtpBlockArguments& a, std::uint32_t row) {
+    const bool rising = a.cu_seqlens.present();
+    begin.ask(rising ? a.cu_seqlens : a.starts, row);
+    end.ask(rising ? a.cu_seqlens : a.lengths, rising ? row + 1 : row);
+    if (!a.read_columns.present()) slot.ask(a.read_slots, row);
+  }
+};
+
 template <Options O>
 __device__ __forceinline__ void find_tokens(const MtpBlockArguments& a, std::uint32_t row,
-                                            BlockSpan& span) {
+                                            const AskedRow& asked, BlockSpan& span) {
   span.begin = 0, span.length = a.tokens;
   const auto clamped = [](std::int64_t x, std::uint32_t most) {
     return static_cast<std::uint32_t>(max(std::int64_t{0}, min(x, std::int64_t{most})));
   };
   if (O == Options::kAny && (a.cu_seqlens.present() || a.starts.present())) {
     const bool rising = a.cu_seqlens.present();
-    const std::int64_t begin = (rising ? a.cu_seqlens : a.starts).at<O>(row);
-    const std::int64_t length = rising ? a.cu_seqlens.at<O>(row + 1) - begin : a.lengths.at<O>(row);
+    const std::int64_t begin = asked.begin.value(rising ? a.cu_seqlens : a.starts);
+    const std::int64_t end = asked.end.value(rising ? a.cu_seqlens : a.lengths);
     span.begin = clamped(begin, a.tokens);
-    span.length = clamped(length, a.tokens - span.begin);
+    span.length = clamped(rising ? end - begin : end, a.tokens - span.begin);
   }
   span.commit = span.length;
   if (O == Options::kAny && a.commit_lengths.present()) {
@@ -138,18 +167,15 @@ __device__ __forceinline__ bool is_null(const MtpBlockArguments& a, std::int64_t
   return slot < a.first_slot || slot < 0 || slot >= a.slots;
 }
 
-template <Options O>
+// Options::kAny.
 __device__ __forceinline__ std::int64_t read_slot(const MtpBlockArguments& a, std::uint32_t row,
-                                                  std::uint32_t asked) {
+                                                  const AskedIndex& asked) {
   if (!a.read_slots.present()) return row;
-  if constexpr (O == Options::kUsual) return static_cast<std::int32_t>(asked);
-  std::uint32_t column = 0;
-  if (a.read_columns.present()) {
-    const std::int64_t wanted = a.read_columns.at<O>(row);
-    column =
-        static_cast<std::uint32_t>(max(std::int64_t{0}, min(wanted, std::int64_t{a.columns} - 1)));
-  }
-  return a.read_slots.at<O>(row, column);
+  if (!a.read_columns.present()) return asked.value(a.read_slots);
+  const std::int64_t wanted = a.read_columns.at<Options::kAny>(row);
+  const auto column =
+      static_cast<std::uint32_t>(max(std::int64_t{0}, min(wanted, std::int64_t{a.columns} - 1)));
+  return a.read_slots.at<Options::kAny>(row, column);
 }
 
 // Negative: none.

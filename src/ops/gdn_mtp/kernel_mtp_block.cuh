@@ -8,6 +8,9 @@
 
 #include <cooperative_groups.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "arch/grid_dependency.cuh"
 #include "arch/mma.cuh"
 #include "arch/mma_short.cuh"
@@ -338,8 +341,16 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   Transfer transfer(shared, warp, lane);
+  AskedRow asked_row;
+  if constexpr (!kOneBlock) asked_row.ask(a, row);
   BlockSpan span;
-  find_tokens<P::kOptions>(a, row, span);
+  find_tokens<P::kOptions>(a, row, asked_row, span);
+  // Longer rows: their slot has come with their tokens' place.
+  std::int64_t read = row;
+  if constexpr (!kOneBlock) {
+    read = read_slot(a, row, asked_row.slot);
+    if (is_null(a, read)) return;
+  }
   const std::uint32_t length = span.length;
   std::uint32_t commit = span.commit;
   bool kept = false;
@@ -382,8 +393,10 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   const std::uint32_t asked_read = ask<P::kOptions>(a.read_slots, row);
   const std::uint32_t asked_write = ask<P::kOptions>(a.write_slots, row);
   const std::uint32_t asked_commit = ask<P::kOptions>(a.commit_lengths, row);
-  const std::int64_t read = read_slot<P::kOptions>(a, row, asked_read);
-  if (is_null(a, read)) return;  // padding: the whole head leaves
+  if constexpr (kOneBlock) {
+    if (a.read_slots.present()) read = static_cast<std::int32_t>(asked_read);
+    if (is_null(a, read)) return;  // padding: the whole head leaves
+  }
   transfer.start(a, place_of(read));
   // Longer rows keep it where it takes no registers.
   if constexpr (!kOneBlock) {
@@ -432,20 +445,21 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
         }
       }
     }
-    if (kOneBlock || start == 0) transfer.wait(a);
     BlockDots<P> dots;
-    if constexpr (kOneBlock && P::kSame) {
-#pragma unroll
-      for (int j = 0; j < P::kSteps; ++j) {
+    const auto one_step = [&](auto step) {
+      constexpr int j = decltype(step)::value;
+      if (kOneBlock || start == 0) transfer.template wait<j>(a);
+      if constexpr (kOneBlock && P::kSame) {
         add_dots<P>(keys, transfer.read_packed(j), j, lane, dots);
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < P::kSteps; ++j) {
+      } else {
         if (kOneBlock || start == 0) rows[j] = transfer.read(j);
         add_dots<P, !kOneBlock || sizeof(State) == 4>(keys, rows[j], j, lane, dots);
       }
+    };
+    [&]<int... j>(std::integer_sequence<int, j...>) {
+      (one_step(std::integral_constant<int, j>{}), ...);
     }
+    (std::make_integer_sequence<int, P::kSteps>{});
     float v[2][2];
     block.values(v);
     const std::uint32_t first = block.first;
