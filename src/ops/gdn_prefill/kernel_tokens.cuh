@@ -3,7 +3,8 @@
 // and keeps them in registers; lane l holds columns l, l + 32, ... of K.
 #pragma once
 
-#include "ops/gdn_rows/kernel_rows.cuh"
+#include "arch/grid_dependency.cuh"
+#include "ops/gdn_rows/token_step.cuh"
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
@@ -54,9 +55,9 @@ __global__ void __launch_bounds__(kRowsWarps * 32)
   const int head = static_cast<int>(blockIdx.y);
   const int K = static_cast<int>(p.K), V = static_cast<int>(p.V);
   const int first = (static_cast<int>(blockIdx.x) * kRowsWarps + warp) * kRowsPerWarp;
-  const int q_head = head / static_cast<int>(p.heads / p.q_heads);
-  const int k_head = head / static_cast<int>(p.heads / p.k_heads);
-  const int v_head = head / static_cast<int>(p.heads / p.v_heads);
+  const TokenHeads heads = {head / static_cast<int>(p.heads / p.q_heads),
+                            head / static_cast<int>(p.heads / p.k_heads),
+                            head / static_cast<int>(p.heads / p.v_heads)};
   const int own = first + lane % kRowsPerWarp;  // the row whose sums this lane holds
   const bool writes = lane < kRowsPerWarp && own < V;
   arch::wait_for_previous_grid();
@@ -80,52 +81,11 @@ __global__ void __launch_bounds__(kRowsWarps * 32)
     checkpoints.keep(0, store);
     for (std::int64_t t = 0; t < length; ++t) {
       const std::int64_t token = begin + t;
-      float q[Columns], k[Columns];
-      load_key(p.k, 0, token, k_head, K, k);
-      load_key(p.q, 0, token, q_head, K, q);
-      const float v =
-          own < V ? device::load_number(p.v.data, p.v.dtype, p.v.offset(0, token, v_head, own))
-                  : 0.0f;
-      const float alpha = gate_alpha(p.gate, 0, token, head);
-      const float beta = gate_beta(p.beta, 0, token, head);
-      float kk = 0, qq = 0, qk = 0;
-#pragma unroll
-      for (int c = 0; c < Columns; ++c) {
-        kk += k[c] * k[c];
-        qq += q[c] * q[c];
-        qk += q[c] * k[c];
-      }
-      float k_factor = 1.0f, q_factor = static_cast<float>(p.scale);
-      if (p.l2norm) {
-        const float eps = static_cast<float>(p.l2norm_eps);
-        k_factor = rsqrtf(device::sum_lanes<32>(kk) + eps);
-        q_factor *= rsqrtf(device::sum_lanes<32>(qq) + eps);
-      }
-      qk = device::sum_lanes<32>(qk) * k_factor * q_factor;
-
-      float k_dot[kRowsPerWarp] = {}, q_dot[kRowsPerWarp] = {};
-#pragma unroll
-      for (int r = 0; r < kRowsPerWarp; ++r) {
-#pragma unroll
-        for (int c = 0; c < Columns; ++c) {
-          k_dot[r] += state.s[r][c] * k[c];
-          q_dot[r] += state.s[r][c] * q[c];
-        }
-      }
-      const float kS = device::reduce_scatter<32>(k_dot) * k_factor * alpha;
-      const float qS = device::reduce_scatter<32>(q_dot) * q_factor * alpha;
-      const float delta = beta * (v - kS);
+      const TokenStep<Columns> step(p, 0, token, head, heads, own, state);
       if (writes) {
-        device::store_number(p.out.data, p.out.dtype, p.out.offset(0, token, head, own),
-                             qS + qk * delta);
+        device::store_number(p.out.data, p.out.dtype, p.out.offset(0, token, head, own), step.o);
       }
-      const float step = delta * k_factor;
-#pragma unroll
-      for (int r = 0; r < kRowsPerWarp; ++r) {
-        const float d = __shfl_sync(device::kFullWarp, step, r);
-#pragma unroll
-        for (int c = 0; c < Columns; ++c) state.s[r][c] = alpha * state.s[r][c] + d * k[c];
-      }
+      step.update(state);
       checkpoints.keep(t + 1, store);
     }
     const std::int64_t write = p.final.present() ? p.slots.write_slot(row) : core::kNullSlot;

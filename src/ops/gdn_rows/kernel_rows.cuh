@@ -14,69 +14,9 @@
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
 #include "ops/gdn_mtp/arguments.cuh"
-#include "ops/gdn_rows/gates.cuh"
+#include "ops/gdn_rows/token_step.cuh"
 
 namespace hyla::gdn {
-
-inline constexpr int kRowsPerWarp = 8;
-inline constexpr int kRowsWarps = 4;
-inline constexpr int kRowsPerCta = kRowsPerWarp * kRowsWarps;
-
-template <int Columns>
-struct RowState {
-  float s[kRowsPerWarp][Columns];
-};
-
-// Rows [first, first + kRowsPerWarp) of a state whose [K, V] matrix starts at `base`; those past V
-// are zero.
-template <int Columns>
-__device__ __forceinline__ void load_rows(const PoolView& pool, std::int64_t base, int first, int K,
-                                          int V, RowState<Columns>& state) {
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-  for (int c = 0; c < Columns; ++c) {
-    const int column = c * 32 + lane;
-#pragma unroll
-    for (int r = 0; r < kRowsPerWarp; ++r) {
-      const bool inside = column < K && first + r < V;
-      state.s[r][c] =
-          inside ? device::load_number(pool.data, pool.dtype,
-                                       base + column * pool.k_stride + (first + r) * pool.v_stride)
-                 : 0.0f;
-    }
-  }
-}
-
-template <int Columns>
-__device__ __forceinline__ void store_rows(const PoolView& pool, std::int64_t base, int first,
-                                           int K, int V, const RowState<Columns>& state) {
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-#pragma unroll
-  for (int c = 0; c < Columns; ++c) {
-    const int column = c * 32 + lane;
-#pragma unroll
-    for (int r = 0; r < kRowsPerWarp; ++r) {
-      if (column < K && first + r < V) {
-        device::store_number(pool.data, pool.dtype,
-                             base + column * pool.k_stride + (first + r) * pool.v_stride,
-                             state.s[r][c]);
-      }
-    }
-  }
-}
-
-template <int Columns>
-__device__ __forceinline__ void load_key(const core::TokenView& view, std::int64_t row,
-                                         std::int64_t token, int head, int K, float (&x)[Columns]) {
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const std::int64_t base = view.offset(row, token, head);
-#pragma unroll
-  for (int c = 0; c < Columns; ++c) {
-    const int column = c * 32 + lane;
-    x[c] = column < K ? device::load_number(view.data, view.dtype, base + column * view.dim_stride)
-                      : 0.0f;
-  }
-}
 
 // Sum of squares of a head's outputs over the warps of a CTA and the CTAs of a cluster, always in
 // the same order.
@@ -136,42 +76,8 @@ __global__ void __launch_bounds__(kRowsWarps * 32) rows(const __grid_constant__ 
     if (span.commit == 0) keep(0);
     for (std::int64_t t = 0; t < span.length; ++t) {
       const std::int64_t token = span.begin + t;
-      float q[Columns], k[Columns];
-      load_key(p.k, row, token, key_head, K, k);
-      load_key(p.q, row, token, key_head, K, q);
-      const float v =
-          own < V ? device::load_number(p.v.data, p.v.dtype, p.v.offset(row, token, head, own))
-                  : 0.0f;
-      const float alpha = gate_alpha(p.gate, row, token, head);
-      const float beta = gate_beta(p.beta, row, token, head);
-      float kk = 0, qq = 0, qk = 0;
-#pragma unroll
-      for (int c = 0; c < Columns; ++c) {
-        kk += k[c] * k[c];
-        qq += q[c] * q[c];
-        qk += q[c] * k[c];
-      }
-      float k_factor = 1.0f, q_factor = static_cast<float>(p.scale);
-      if (p.l2norm) {
-        const float eps = static_cast<float>(p.l2norm_eps);
-        k_factor = rsqrtf(device::sum_lanes<32>(kk) + eps);
-        q_factor *= rsqrtf(device::sum_lanes<32>(qq) + eps);
-      }
-      qk = device::sum_lanes<32>(qk) * k_factor * q_factor;
-
-      float k_dot[kRowsPerWarp] = {}, q_dot[kRowsPerWarp] = {};
-#pragma unroll
-      for (int r = 0; r < kRowsPerWarp; ++r) {
-#pragma unroll
-        for (int c = 0; c < Columns; ++c) {
-          k_dot[r] += state.s[r][c] * k[c];
-          q_dot[r] += state.s[r][c] * q[c];
-        }
-      }
-      const float kS = device::reduce_scatter<32>(k_dot) * k_factor * alpha;
-      const float qS = device::reduce_scatter<32>(q_dot) * q_factor * alpha;
-      const float delta = beta * (v - kS);
-      float o = qS + qk * delta;
+      const TokenStep<Columns> step(p, row, token, head, {key_head, key_head, head}, own, state);
+      float o = step.o;
       if constexpr (Norm) {
         const float sum = sum_over_head(head_sum, o, writes, parity);
         parity ^= 1;
@@ -185,16 +91,10 @@ __global__ void __launch_bounds__(kRowsWarps * 32) rows(const __grid_constant__ 
                (p.norm.gate == norm::Activation::kSilu ? device::silu(z) : device::sigmoid(z));
         }
       }
-      if (writes)
+      if (writes) {
         device::store_number(p.out.data, p.out.dtype, p.out.offset(row, token, head, own), o);
-
-      const float step = delta * k_factor;
-#pragma unroll
-      for (int r = 0; r < kRowsPerWarp; ++r) {
-        const float d = __shfl_sync(device::kFullWarp, step, r);
-#pragma unroll
-        for (int c = 0; c < Columns; ++c) state.s[r][c] = alpha * state.s[r][c] + d * k[c];
       }
+      step.update(state);
       if (p.states_out.present() && t < p.states_out.slots) {
         store_rows(p.states_out,
                    row * p.states_out_row_stride + t * p.states_out.slot_stride +
