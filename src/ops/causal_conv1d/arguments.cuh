@@ -80,12 +80,7 @@ struct Filter {
         for (int i = 0; i < Vec * W; ++i) weight[i % W][i / W] = values[i];
       }
     } else {
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        device::load_numbers(view.data, view.dtype,
-                             channel * view.channel_stride + j * view.tap_stride,
-                             view.channel_stride, weight[j]);
-      }
+      load_weights(view, channel);
     }
     if (from.bias.present()) {
       device::load_numbers(from.bias.data, from.bias.dtype, channel * from.bias.stride,
@@ -93,6 +88,16 @@ struct Filter {
     } else {
 #pragma unroll
       for (int v = 0; v < Vec; ++v) bias[v] = 0;
+    }
+  }
+
+  // Element by element.
+  __device__ __forceinline__ void load_weights(const WeightView& view, std::int64_t channel) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      device::load_numbers(view.data, view.dtype,
+                           channel * view.channel_stride + j * view.tap_stride, view.channel_stride,
+                           weight[j]);
     }
   }
 

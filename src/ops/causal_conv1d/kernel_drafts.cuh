@@ -1,11 +1,14 @@
 // The update of a few tokens a row, where a thread can reach its channels' inputs and windows in
 // wide accesses.
 //
-// A thread walks the tokens of one row for kVec channels, the next kDraftsAhead on their way. At an
-// offset every input goes to its column as it passes by; a rolling window is written once, after
-// the last token that counts.
+// A thread walks the tokens of one row for kVec channels, kDraftsAhead of them on their way. At an
+// offset every input goes to its column as it passes by; a rolling window is written once, from
+// what was there and the inputs before the last token that counts.
 #pragma once
 
+#include <type_traits>
+
+#include "ops/causal_conv1d/ask.cuh"
 #include "ops/causal_conv1d/kernel_step.cuh"
 
 namespace hyla::conv {
@@ -19,18 +22,6 @@ struct DraftArguments {
   std::int64_t x_token_stride, out_token_stride;
   std::int64_t columns;
   core::IndexView commit_lengths;
-};
-
-template <class P>
-struct DraftGroup {
-  TokenBits<typename P::Io, P::kVec> tokens[kDraftsAhead];
-
-  __device__ __forceinline__ void load(const typename P::Io* x, std::int64_t stride, int count) {
-#pragma unroll
-    for (int i = 0; i < kDraftsAhead; ++i) {
-      if (i < count) tokens[i].load(x + i * stride);
-    }
-  }
 };
 
 template <class P>
@@ -53,9 +44,61 @@ __device__ __forceinline__ void copy_row(const DraftArguments& d, std::int64_t f
   }
 }
 
+// Where a row's tokens lie.
+struct SpanBits {
+  IndexBits begin, end;  // or its length
+
+  __device__ __forceinline__ void ask(const core::Sequences& s, std::int64_t row) {
+    const bool rising = s.cu_seqlens.present();
+    begin.ask(rising ? s.cu_seqlens : s.starts, row);
+    end.ask(rising ? s.cu_seqlens : s.lengths, rising ? row + 1 : row);
+  }
+  // Clamped to the `total` tokens there are.
+  __device__ __forceinline__ void read(const core::Sequences& s, std::int64_t total,
+                                       std::int64_t& first, int& count) const {
+    const bool rising = s.cu_seqlens.present();
+    first = begin.value(rising ? s.cu_seqlens : s.starts);
+    const std::int64_t length = end.value(rising ? s.cu_seqlens : s.lengths) - (rising ? first : 0);
+    first = max(std::int64_t{0}, min(first, total));
+    count = static_cast<int>(max(std::int64_t{0}, min(length, total - first)));
+  }
+};
+
+// The rolling window after the first `committed` tokens.
+template <class P>
+__device__ __forceinline__ void roll(const StepArguments& a, const WindowBits<P>& bits,
+                                     const typename P::Io* x, std::int64_t x_stride, int committed,
+                                     std::int64_t to) {
+  constexpr int kColumns = P::kW - 1;
+  TokenBits<typename P::Io, P::kVec> tokens[kColumns] = {};
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    const int token = committed + j - kColumns;
+    ask_if(token >= 0, x + token * x_stride, tokens[j].pack);
+  }
+  float after[kColumns][P::kVec], input[P::kVec];
+  bits.unpack(after);
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    tokens[j].unpack(input);
+    if (committed + j >= kColumns) shift<P::kW, P::kVec>(after, input);
+  }
+  WindowBits<P>::store(a, to, after);
+}
+
+// CTAs of an SM: as many as registers allow without spilling.
+template <class P>
+inline constexpr int kDraftCtas = sizeof(typename P::Io) == 4 ? 4
+                                  : P::kW < 4 ||
+                                          (std::is_same_v<typename P::Io, __nv_bfloat16> &&
+                                           std::is_same_v<typename P::Io, typename P::State> &&
+                                           P::kWindows == Windows::kChannels)
+                                      ? 6
+                                      : 5;
+
 // x, out [tokens, C]; weight [C, W]; state [slots, C, L]; grid (channel blocks * B)
 template <class P>
-__global__ void __launch_bounds__(kStepThreads, 4)
+__global__ void __launch_bounds__(kStepThreads, kDraftCtas<P>)
     drafts(const __grid_constant__ DraftArguments d) {
   using Io = typename P::Io;
   constexpr int W = P::kW, Vec = P::kVec;
@@ -66,65 +109,77 @@ __global__ void __launch_bounds__(kStepThreads, 4)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   if (channel >= a.C) return;
-  const bool at_offset = a.window_offsets.present();
-  const std::int64_t read = a.slots.read_slot(row);
-  std::int64_t begin = d.sequences.begin(row), length = d.sequences.length(row);
-  if (d.sequences.ragged()) {
-    begin = max(std::int64_t{0}, min(begin, d.total));
-    length = max(std::int64_t{0}, min(length, d.total - begin));
-  }
-  const int count = static_cast<int>(length);
+  std::int64_t begin = 0;
+  int count = static_cast<int>(d.total);
+  SlotBits slots;
+  IndexBits offset;
+  SpanBits span;
+  span.ask(d.sequences, row);
+  slots.ask(a.slots, row);
+  if (P::kWindows == Windows::kChannels) offset.ask(a.window_offsets, row);
+  if (d.sequences.ragged()) span.read(d.sequences, d.total, begin, count);
   const Io* x = static_cast<const Io*>(a.x) + row * a.x_stride + begin * d.x_token_stride + channel;
   Io* out = static_cast<Io*>(a.out) + row * a.out_stride + begin * d.out_token_stride + channel;
-  DraftGroup<P> next = {};
-  next.load(x, d.x_token_stride, count);
-  Filter<Io, W, Vec> filter;
-  filter.load(a.filter, channel);
+  TokenBits<Io, Vec> tokens[kDraftsAhead] = {};
+#pragma unroll
+  for (int i = 0; i < kDraftsAhead; ++i) {
+    ask_if(i < count, x + i * d.x_token_stride, tokens[i].pack);
+  }
+  FilterBits<Io, W, Vec> filter_bits;
+  filter_bits.ask(a.filter, channel);
+  const std::int64_t read = slots.read_slot(a.slots, row);
   if (read == core::kNullSlot) return;
   const std::int64_t from = read * a.slot_stride + channel * a.channel_stride;
   std::int64_t window_at = from;
-  if (P::kWindows == Windows::kChannels) window_at += window_offset(a, row) * a.column_stride;
+  if (P::kWindows == Windows::kChannels && a.window_offsets.present()) {
+    window_at +=
+        max(std::int64_t{0}, min(offset.value(a.window_offsets), a.last_offset)) * a.column_stride;
+  } else if (P::kWindows == Windows::kChannels) {
+    window_at += a.last_offset * a.column_stride;
+  }
   WindowBits<P> bits;
   bits.load(a, window_at);
-  const std::int64_t write = a.slots.write.present() ? a.slots.write_slot(row) : read;
+  const std::int64_t write = slots.write_slot(a.slots, read);
   const bool writes = write != core::kNullSlot;
   const std::int64_t to = write * a.slot_stride + channel * a.channel_stride;
-  int committed = count;
-  if (d.commit_lengths.present()) {
-    committed = static_cast<int>(max(std::int64_t{0}, min(d.commit_lengths.at(row), length)));
-  }
+  // At an offset the columns that follow the window's; none where it rolls.
+  const int columns = a.window_offsets.present() && writes ? static_cast<int>(d.columns) : 0;
 
-  float window[W - 1][Vec], kept[W - 1][Vec];
+  Filter<Io, W, Vec> filter;
+  filter_bits.read(a.filter, channel, filter);
+  float window[W - 1][Vec];
   bits.unpack(window);
-  bits.unpack(kept);
-  if (at_offset && writes) {
+  if (columns > 0) {
     if (count == 0 && write != read) copy_row<P>(d, from, to);
 #pragma unroll
     for (int j = 1; j < W - 1; ++j) {
       if (count > 0) store_column<P>(a, to, j - 1, window[j]);
     }
   }
+  const Io* group = x;
 #pragma unroll 1
   for (int t = 0; t < count; t += kDraftsAhead) {
-    const DraftGroup<P> now = next;
-    x += kDraftsAhead * d.x_token_stride;
-    next.load(x, d.x_token_stride, count - t - kDraftsAhead);
+    group += kDraftsAhead * d.x_token_stride;
 #pragma unroll
     for (int i = 0; i < kDraftsAhead; ++i) {
       if (t + i >= count) break;
       float input[Vec], y[Vec];
-      now.tokens[i].unpack(input);
+      tokens[i].unpack(input);
+      ask_if(t + i + kDraftsAhead < count, group + i * d.x_token_stride, tokens[i].pack);
       filter.apply(window, input, y);
       TokenBits<Io, Vec>::store(out + i * d.out_token_stride, y);
       shift<W, Vec>(window, input);
-      if (t + i < committed) shift<W, Vec>(kept, input);
-      if (at_offset && writes && W - 2 + t + i < d.columns) {
-        store_column<P>(a, to, W - 2 + t + i, input);
-      }
+      if (W - 2 + t + i < columns) store_column<P>(a, to, W - 2 + t + i, input);
     }
     out += kDraftsAhead * d.out_token_stride;
   }
-  if (!at_offset && writes) WindowBits<P>::store(a, to, kept);
+  if (columns > 0 || !writes) return;
+  int committed = count;
+  if (d.commit_lengths.present()) {
+    committed =
+        static_cast<int>(max(std::int64_t{0}, min(d.commit_lengths.at(row), std::int64_t{count})));
+  }
+  roll<P>(a, bits, x, d.x_token_stride, committed, to);
 }
 
 }  // namespace hyla::conv

@@ -112,8 +112,6 @@ __global__ void __launch_bounds__(kStepThreads) step(const __grid_constant__ Ste
       x[r].load(static_cast<const Io*>(a.x) + (first + r) * a.x_stride + channel);
     }
   }
-  Filter<Io, P::kW, P::kVec> filter;
-  filter.load(a.filter, channel);
 #pragma unroll
   for (int r = 0; r < P::kRows; ++r) {
     if (read[r] == core::kNullSlot) continue;
@@ -121,6 +119,9 @@ __global__ void __launch_bounds__(kStepThreads) step(const __grid_constant__ Ste
     if (P::kWindows == Windows::kChannels) offset += window_offset(a, first + r) * a.column_stride;
     windows[r].load(a, offset);
   }
+  // Behind the windows: what is read as numbers is waited for, and so are requests behind it.
+  Filter<Io, P::kW, P::kVec> filter;
+  filter.load(a.filter, channel);
 #pragma unroll
   for (int r = 0; r < P::kRows; ++r) {
     if (read[r] == core::kNullSlot) continue;
