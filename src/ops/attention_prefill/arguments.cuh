@@ -95,12 +95,12 @@ struct alignas(128) TileShared {
 };
 
 // Caches of one byte: what the columns of scores and of probabilities are multiplied with, behind
-// TileShared. A slot comes with a tile of keys and is read a little longer than that: until the next
-// one is released.
+// TileShared. A slot comes with a tile of keys and is read longer than that: it has a barrier of its
+// own, on which every computing warp arrives.
 template <class Shape>
 struct ColumnScales {
-  static constexpr int kSlots = Shape::kSlots + 1;
-  float keys[kSlots][Shape::kKeys], values[kSlots][Shape::kKeys];
+  float keys[Shape::kSlots][Shape::kKeys], values[Shape::kSlots][Shape::kKeys];
+  arch::Mbarrier empty[Shape::kSlots];
 };
 template <class Shape>
 __device__ __forceinline__ ColumnScales<Shape>& column_scales(TileShared<Shape>& shared) {

@@ -1,11 +1,13 @@
 // Keys and values of one byte each, made 16-bit numbers on their way into shared memory: four warps,
-// a quarter of the rows of every tile each. The copy engine brings them to buffers of the warp's own,
-// row by row, wherever they lie; page numbers and scales are asked for a tile ahead.
+// of every group of eight rows two each. A thread copies what it will widen to a place of its own in
+// shared memory, a tile ahead, so that pages of any size are alike and threads need not wait for each
+// other; page numbers and scales are asked for earlier still.
 //
-// A fence of the proxies waits for whatever its thread has asked of memory: copies by the thread
-// itself (cp.async) in front of it would be waited for, and loads come right behind it.
+// A fence of the proxies waits for whatever its thread has asked of memory. Here that would be the
+// next bytes, so the computing warps have the fence, behind their wait for the slot.
 #pragma once
 
+#include "arch/cp_async.cuh"
 #include "arch/tma.cuh"
 #include "ops/attention_prefill/byte_rows.h"
 #include "ops/attention_prefill/kernel_tile.cuh"
@@ -17,80 +19,76 @@ template <class Shape, class Arguments, class Element>
 struct ByteLoader {
   static constexpr int kWarps = 4;
   static constexpr bool kOneCopy = true;
-  static constexpr int kArrivals = 128;                      // on a slot's `full`
+  static constexpr int kArrivals = kWarps;                   // on a slot's `full`
   static constexpr int kRows = Shape::kKeys / 4;             // of a warp and tile
   static constexpr int kPieces = Shape::kDim / 16;           // of a row, 16 bytes each
-  static constexpr int kTogether = 32 / kPieces;             // rows a load of the warp
-  static constexpr int kLoads = kRows / kTogether;           // of a tile's keys or values
-  static constexpr int kAhead = Shape::kDim == 256 ? 1 : 2;  // tiles that are on their way
-  static_assert(Shape::kDim >= 64 && kRows == 16);
+  static constexpr int kGroups = 16 / kPieces;               // of eight rows that a load spans
+  static constexpr int kLoads = Shape::kKeys / 8 / kGroups;  // of a tile's keys or values
+  static constexpr int kBatch = kLoads / 2;                  // loads that wait together
+  static_assert(Shape::kKeys % (8 * kGroups) == 0 && kLoads % 2 == 0 && kRows <= 32);
+  using Batch = uint4[kBatch];
 
-  // Behind TileShared.
+  // Behind TileShared. Tiles of keys and of values in their order take the two halves in turns.
   struct Shared {
     ColumnScales<Shape> scales;
-    arch::Mbarrier landed[kWarps][2][kAhead];  // keys, values
-    alignas(16) unsigned char bytes[kWarps][2][kAhead][kRows * Shape::kDim];
+    alignas(16) uint4 bytes[2][kLoads][128];
   };
   static constexpr int kSharedBytes = static_cast<int>(sizeof(Shared));
-  static __device__ __forceinline__ Shared& behind(TileShared<Shape>& memory) {
-    return *reinterpret_cast<Shared*>(&memory + 1);
-  }
   static __device__ __forceinline__ void init(TileShared<Shape>& memory) {
-    for (int i = 0; i < kWarps * 2 * kAhead; ++i) arch::init(behind(memory).landed[0][0][i], 1);
+    for (arch::Mbarrier& empty : column_scales(memory).empty) {
+      arch::init(empty, 4 * Shape::kConsumers);
+    }
   }
 
-  // Where the warp's rows of a tile are.
-  struct Places {
-    int outer = -1, token = 0;  // of the row that this lane has looked up
-    std::uint32_t there = 0;    // a bit for each row
+  // Where the row that this lane has looked up is; outer < 0: nowhere.
+  struct Place {
+    int outer = -1, token = 0;
   };
 
   const Arguments& a;
   TileShared<Shape>& shared;
-  Shared& own;
   const int warp, lane;
-  // What this lane widens: 16 bytes of the rows first_row, first_row + kTogether, ... of the warp's
-  // rows. Eight lanes read and write two rows, so that they find different banks.
-  const int parity, piece, first_row;
+  // What this lane widens: 16 bytes of a row of every kGroups-th group. Eight lanes write two rows,
+  // so that they find different banks.
+  const int piece, group, parity;
   RingPosition<Shape::kSlots> key{}, value{};
-  RingPosition<kAhead> in[2]{}, out[2]{};  // keys, values
-  RingPosition<ColumnScales<Shape>::kSlots> scale{};
+  const std::uint32_t own;  // this thread's places
+  int turn = 0;             // which half is widened
+  Batch bytes[2];           // of the tile that is widened; the first one of the next
 
   __device__ __forceinline__ ByteLoader(const Arguments& arguments, TileShared<Shape>& memory,
                                         int warp_index, int lane_index)
       : a(arguments),
         shared(memory),
-        own(behind(memory)),
         warp(warp_index),
         lane(lane_index),
+        piece((lane_index & 3) | (lane_index >> 3) % (kPieces / 4) * 4),
+        group((lane_index >> 3) / (kPieces / 4)),
         parity(lane_index >> 2 & 1),
-        piece(((lane_index & 3) | (lane_index >> 3) % (kPieces / 4) * 4) ^
-              (kPieces > 4 ? 4 * parity : 0)),
-        first_row(2 * ((lane_index >> 3) / (kPieces / 4)) + parity) {}
+        own(arch::shared_address(reinterpret_cast<Shared*>(&memory + 1)->bytes) +
+            16 * (32 * warp_index + lane_index)) {}
 
-  // Lane l looks up row l of the warp's rows.
-  __device__ __forceinline__ int token_of(int tile) const {
-    return tile * Shape::kKeys + warp * kRows + lane;
+  // Lane l looks up row 8 (l / 2) + 2 warp + l % 2 of a tile.
+  __device__ __forceinline__ int row_of_lane() const {
+    return 8 * (lane >> 1) + 2 * warp + (lane & 1);
   }
+  // The lane that has looked up the row of this lane's load i.
+  __device__ __forceinline__ int finder(int i) const { return 2 * (i * kGroups + group) + parity; }
   __device__ __forceinline__ bool sees(const Item& item, int token) const {
     return lane < kRows && token >= item.seen_begin && token < item.seen_end;
   }
   __device__ __forceinline__ KvRows::Entry ask(const Item& item, int tile) const {
-    const int token = token_of(tile);
-    if (!sees(item, token)) return {};
+    const int token = tile * Shape::kKeys + row_of_lane();
+    if (tile < item.first_tile || !sees(item, token)) return {};
     return a.keys.entry(static_cast<std::uint32_t>(item.row), static_cast<std::uint32_t>(token));
   }
   // Keys and values have one page table.
-  __device__ __forceinline__ Places find(KvRows::Entry found, const Item& item, int tile) const {
-    Places places;
-    if (const int token = token_of(tile); sees(item, token)) {
-      const KvRows::Place at = a.keys.place(found, static_cast<std::uint32_t>(item.row),
-                                            static_cast<std::uint32_t>(token));
-      places.outer = static_cast<int>(at.outer);
-      places.token = static_cast<int>(at.token);
-    }
-    places.there = __ballot_sync(0xffffffffu, places.outer >= 0);
-    return places;
+  __device__ __forceinline__ Place find(KvRows::Entry found, const Item& item, int tile) const {
+    const int token = tile * Shape::kKeys + row_of_lane();
+    if (tile < item.first_tile || !sees(item, token)) return {};
+    const KvRows::Place at = a.keys.place(found, static_cast<std::uint32_t>(item.row),
+                                          static_cast<std::uint32_t>(token));
+    return {static_cast<int>(at.outer), static_cast<int>(at.token)};
   }
 
   template <bool kIsKey>
@@ -102,12 +100,12 @@ struct ByteLoader {
     }
   }
   template <bool kIsKey>
-  __device__ __forceinline__ const float* scale_of(const Places& at, int head) const {
+  __device__ __forceinline__ const float* scale_of(const Place& at, int head) const {
     const ByteRows& r = rows<kIsKey>();
     return r.scales + at.outer * r.scale_outer + at.token * r.scale_token + head * r.scale_head;
   }
   // Of keys (x) and values (y) of the lane's row; what nobody sees counts 0.
-  __device__ __forceinline__ float2 row_scales(const Places& at, int head) const {
+  __device__ __forceinline__ float2 row_scales(const Place& at, int head) const {
     float2 result{0, 0};
     if (at.outer < 0) return result;
     if (a.keys.folds) result.x = *scale_of<true>(at, head);
@@ -115,64 +113,71 @@ struct ByteLoader {
     return result;
   }
 
-  // Lane l brings the row that it has looked up; rows that are nowhere stay as they are.
+  // What is loaded next: the row that this lane has found, 0 for zeros, and its bytes.
+  struct Source {
+    std::uint64_t row = 0;
+    int bytes = 0;
+  };
   template <bool kIsKey>
-  __device__ __forceinline__ void fetch(const Places& at, int head) {
-    constexpr int kKind = kIsKey ? 0 : 1;
-    unsigned char* stage = own.bytes[warp][kKind][in[kKind].slot];
-    arch::Mbarrier& landed = own.landed[warp][kKind][in[kKind].slot];
-    in[kKind].advance();
+  __device__ __forceinline__ Source source(const Place& at, int head) const {
     const ByteRows& r = rows<kIsKey>();
-    const bool there = at.outer >= 0;
-    const char* from =
-        r.values + head * r.head_bytes + at.outer * r.outer_bytes + at.token * r.token_bytes;
-    const int bytes = kIsKey ? a.key_bytes : a.value_bytes;
-    if (a.keys.sixteens) {
-      if (lane == 0) {
-        arch::arrive_expecting(landed, static_cast<std::uint32_t>(__popc(at.there) * bytes));
-      }
-      __syncwarp();
-      if (there) {
-        arch::load_bulk(stage + lane * Shape::kDim, from, static_cast<std::uint32_t>(bytes),
-                        landed);
-      }
-    } else {
-#pragma unroll 1
-      for (int i = 0; there && i < bytes; i += 8) {
-        *reinterpret_cast<uint2*>(stage + lane * Shape::kDim + i) =
-            *reinterpret_cast<const uint2*>(from + i);
-      }
-      __syncwarp();
-      if (lane == 0) arch::arrive(landed);
+    Source from;
+    from.bytes = kIsKey ? a.key_bytes : a.value_bytes;
+    if (at.outer >= 0) {
+      from.row = reinterpret_cast<std::uint64_t>(r.values) + head * r.head_bytes +
+                 at.outer * r.outer_bytes + at.token * r.token_bytes;
     }
-    __syncwarp();
+    return from;
   }
 
-  // What has landed; what lies nowhere, or behind the end of a row, counts 0.
-  template <bool kIsKey>
-  __device__ __forceinline__ void read(uint4 (&bytes)[kLoads], const Places& at) {
-    constexpr int kKind = kIsKey ? 0 : 1;
-    RingPosition<kAhead>& from = out[kKind];
-    arch::wait(own.landed[warp][kKind][from.slot], from.parity);
-    const std::uint32_t address = arch::shared_address(own.bytes[warp][kKind][from.slot]) +
-                                  16 * piece + first_row * Shape::kDim;
+  __device__ __forceinline__ std::uint32_t place_of(int half, int batch, int i) const {
+    return own + 16 * 128 * ((half * 2 + batch) * kBatch + i);
+  }
+  // What lies nowhere, or behind the end of a row, becomes 0.
+  template <bool kAnyway>
+  __device__ __forceinline__ void fetch(int half, int batch, const Source& from) const {
+    const bool all =
+        __all_sync(0xffffffffu, lane >= kRows || from.row != 0) && from.bytes == Shape::kDim;
+    const int left = max(from.bytes - 16 * piece, 0);
+    const auto each = [&](const auto& copy) {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(bytes[i].x), "=r"(bytes[i].y), "=r"(bytes[i].z), "=r"(bytes[i].w)
-                   : "r"(address + i * kTogether * Shape::kDim)
-                   : "memory");
+      for (int i = 0; i < kBatch; ++i) {
+        const std::uint64_t row =
+            __shfl_sync(0xffffffffu, from.row, finder(batch * kBatch + i)) + 16 * piece;
+        copy(place_of(half, batch, i), reinterpret_cast<const char*>(row), row >= Shape::kDim);
+      }
+    };
+    if (kAnyway && !a.keys.sixteens) {
+      each([&](std::uint32_t to, const char* row, bool there) {
+        copy_8(to, there ? row : a.out, there && left >= 8);
+        copy_8(to + 8, there ? row + 8 : a.out, there && left >= 16);
+      });
+    } else if (all) {
+      each([&](std::uint32_t to, const char* row, bool) { arch::copy_16(to, row); });
+    } else {
+      each([&](std::uint32_t to, const char* row, bool there) {
+        const bool read = there && left >= 16;
+        arch::copy_16(to, read ? row : a.out, read ? 16 : 0);
+      });
     }
-    from.advance();
-    __syncwarp();  // the copy engine may write here again
-    constexpr std::uint32_t kAll = (1u << kRows) - 1;
-    const int width = kIsKey ? a.key_bytes : a.value_bytes;
-    if (at.there == kAll && width == Shape::kDim) return;
+    arch::commit_copies();
+  }
+  // As arch::copy_16, of 8 bytes.
+  static __device__ __forceinline__ void copy_8(std::uint32_t to, const void* from, bool read) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
+                 "r"(read ? 8 : 0)
+                 : "memory");
+  }
+  // Two batches and more may be on their way behind the one that is read.
+  __device__ __forceinline__ void read(int half, int batch) {
+    arch::wait_copies<2>();
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const bool row = at.there >> (i * kTogether + first_row) & 1;
-      if (!row || 16 * piece >= width) bytes[i].x = bytes[i].y = 0;
-      if (!row || 16 * piece + 8 >= width) bytes[i].z = bytes[i].w = 0;
+    for (int i = 0; i < kBatch; ++i) {
+      uint4& x = bytes[batch][i];
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                   : "r"(place_of(half, batch, i))
+                   : "memory");
     }
   }
 
@@ -182,125 +187,147 @@ struct ByteLoader {
                  : "memory");
   }
   template <class Widen>
-  static __device__ __forceinline__ void store_all(const uint4 (&bytes)[kLoads], std::uint32_t to,
+  static __device__ __forceinline__ void store_all(const Batch& from, std::uint32_t to,
                                                    const Widen& widen) {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int row = i * kTogether;  // behind the lane's first
-      const std::uint32_t at = (to + row / 8 * Shape::kGroupBytes + row % 8 * 128) ^ (row % 8 << 4);
-      store(at, widen(make_uint2(bytes[i].x, bytes[i].y), i, 0));
-      store(at ^ 16, widen(make_uint2(bytes[i].z, bytes[i].w), i, 1));
+    for (int i = 0; i < kBatch; ++i) {
+      const int group = i * kGroups * Shape::kGroupBytes;
+      store(to + group, widen(make_uint2(from[i].x, from[i].y), i, 0));
+      store((to ^ 16) + group, widen(make_uint2(from[i].z, from[i].w), i, 1));
     }
   }
 
   // With the scale of each eight values, one rounding.
   template <bool kIsKey, bool kIntegers>
-  __device__ __forceinline__ void store_scaled(const uint4 (&bytes)[kLoads], std::uint32_t to,
-                                               const Places& at, int head) const {
+  __device__ __forceinline__ void store_scaled(const Batch& from, std::uint32_t to, int first,
+                                               const Place& at, int head) const {
     const ByteRows& r = rows<kIsKey>();
     const auto own_scales =
         at.outer < 0 ? 0 : reinterpret_cast<std::uint64_t>(scale_of<kIsKey>(at, head));
-    store_all(bytes, to, [&](uint2 eight, int i, int half) {
-      const auto* row = reinterpret_cast<const float*>(
-          __shfl_sync(0xffffffffu, own_scales, i * kTogether + first_row));
-      const int group = min((2 * piece + half) / r.scale_chunks, r.scale_groups - 1);
-      const float x = row == nullptr ? 0.0f : row[group * r.scale_inner];
+    store_all(from, to, [&](uint2 eight, int i, int half) {
+      const auto* row =
+          reinterpret_cast<const float*>(__shfl_sync(0xffffffffu, own_scales, finder(first + i)));
+      const int part = min((2 * piece + half) / r.scale_chunks, r.scale_groups - 1);
+      const float x = row == nullptr ? 0.0f : row[part * r.scale_inner];
       return widened_scaled<Element, kIntegers>(eight, x);
     });
   }
 
-  template <bool kIsKey>
-  __device__ __forceinline__ void widen(const uint4 (&bytes)[kLoads], std::uint32_t slot,
-                                        const Places& at, int head) const {
-    const std::uint32_t to = slot + warp * (kRows / 8) * Shape::kGroupBytes + piece / 4 * 1024 +
-                             first_row * 128 + ((2 * (piece & 3) ^ first_row) << 4);
+  template <bool kIsKey, bool kAnyway>
+  __device__ __forceinline__ void widen(const Batch& from, std::uint32_t slot, int first,
+                                        const Place& at, int head) const {
+    const int row = 2 * warp + parity;  // of a group
+    const std::uint32_t to = slot + (first * kGroups + group) * Shape::kGroupBytes +
+                             piece / 4 * 1024 + row * 128 + ((2 * (piece & 3) ^ row) << 4);
     const bool integers = a.keys.integers, plain = rows<kIsKey>().scales == nullptr;
-    if (plain || rows<kIsKey>().folds) {
+    if (!kAnyway || plain || rows<kIsKey>().folds) {
       if (integers) {
-        store_all(bytes, to, [](uint2 x, int, int) { return widened<Element, true>(x); });
+        store_all(from, to, [](uint2 x, int, int) { return widened<Element, true>(x); });
       } else {
-        store_all(bytes, to, [](uint2 x, int, int) { return widened<Element, false>(x); });
+        store_all(from, to, [](uint2 x, int, int) { return widened<Element, false>(x); });
       }
     } else if (integers) {
-      store_scaled<kIsKey, true>(bytes, to, at, head);
+      store_scaled<kIsKey, true>(from, to, first, at, head);
     } else {
-      store_scaled<kIsKey, false>(bytes, to, at, head);
+      store_scaled<kIsKey, false>(from, to, first, at, head);
     }
   }
 
-  __device__ __forceinline__ void hand_over_keys(const uint4 (&bytes)[kLoads], const Places& at,
-                                                 int head, float2 folded) {
+  // A batch is read while the one before is widened, whose place the tile after the next one takes.
+  template <bool kIsKey, bool kAnyway>
+  __device__ __forceinline__ void widen_tile(const unsigned char* slot, const Place& at, int head,
+                                             const Source& next) {
+    const std::uint32_t to = arch::shared_address(slot);
+    read(turn, 1);
+    widen<kIsKey, kAnyway>(bytes[0], to, 0, at, head);
+    fetch<kAnyway>(turn, 0, next);
+    read(turn ^ 1, 0);
+    widen<kIsKey, kAnyway>(bytes[1], to, kBatch, at, head);
+    fetch<kAnyway>(turn, 1, next);
+    turn ^= 1;
+  }
+
+  template <bool kAnyway>
+  __device__ __forceinline__ void hand_over_keys(const Place& at, int head, float2 folded,
+                                                 const Source& next) {
+    ColumnScales<Shape>& scales = column_scales(shared);
     arch::wait(shared.key_ring.empty[key.slot], key.parity ^ 1);
+    widen_tile<true, kAnyway>(shared.keys[key.slot], at, head, next);
+    arch::wait(scales.empty[key.slot], key.parity ^ 1);
     if (lane < kRows) {
-      own.scales.keys[scale.slot][warp * kRows + lane] = folded.x;
-      own.scales.values[scale.slot][warp * kRows + lane] = folded.y;
+      scales.keys[key.slot][row_of_lane()] = folded.x;
+      scales.values[key.slot][row_of_lane()] = folded.y;
     }
-    scale.advance();
-    widen<true>(bytes, arch::shared_address(shared.keys) + key.slot * Shape::kTileBytes, at, head);
-    arch::fence_async_proxy();
-    arch::arrive(shared.key_ring.full[key.slot]);
+    arch::arrive_warp(shared.key_ring.full[key.slot], lane);
     key.advance();
   }
-  __device__ __forceinline__ void hand_over_values(const uint4 (&bytes)[kLoads], const Places& at,
-                                                   int head) {
+  template <bool kAnyway>
+  __device__ __forceinline__ void hand_over_values(const Place& at, int head, const Source& next) {
     arch::wait(shared.value_ring.empty[value.slot], value.parity ^ 1);
-    widen<false>(bytes, arch::shared_address(shared.values) + value.slot * Shape::kTileBytes, at,
-                 head);
-    arch::fence_async_proxy();
-    arch::arrive(shared.value_ring.full[value.slot]);
+    widen_tile<false, kAnyway>(shared.values[value.slot], at, head, next);
+    arch::arrive_warp(shared.value_ring.full[value.slot], lane);
     value.advance();
   }
 
   // In the order of use, keys a tile ahead of values; `draw` is called when few tiles are left.
-  template <class Draw>
-  __device__ __forceinline__ void load(const Item& item, const Draw& draw) {
+  template <bool kAnyway, class Draw>
+  __device__ __forceinline__ void load_tiles(const Item& item, const Draw& draw) {
     const int first = item.first_tile, last = item.last_tile, head = item.head;
-    if (last - first < 2) draw();
-    if (last < 0) return;
-    KvRows::Entry entry = ask(item, last);
-    Places places[kAhead + 2];  // of the last tiles of keys that were fetched, the newest first
-    int next = last;            // tile of keys to fetch
-    const auto fetch_keys = [&] {
+    KvRows::Entry entry = ask(item, last - 1);
+    Place now = find(ask(item, last), item, last), before{};  // of tile - 1 and of `tile`
+    Place next = find(entry, item, last - 1);                 // of tile - 2
+    entry = ask(item, last - 2);
+    const Source start[2] = {source<true>(now, head),
+                             last > first ? source<true>(next, head) : source<false>(now, head)};
 #pragma unroll
-      for (int i = kAhead + 1; i > 0; --i) places[i] = places[i - 1];
-      if (next < first) return;
-      places[0] = find(entry, item, next);
-      fetch<true>(places[0], head);
-      --next;
-    };
-    const auto ask_next = [&] {
-      if (next >= first) entry = ask(item, next);
-    };
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      fetch_keys();
-      ask_next();
-      if (last - i >= first) fetch<false>(places[0], head);
-    }
-    float2 folded = row_scales(places[kAhead - 1], head);  // of the next keys to hand over
-    // Keys of tile - 1 and values of `tile`; the last tile's keys come in front of all.
+    for (int i = 0; i < 4; ++i) fetch<kAnyway>(turn ^ i / 2, i % 2, start[i / 2]);
+    read(turn, 0);
+    float2 folded = row_scales(now, head);  // of the next keys to hand over
+    // Keys of tile - 1 and values of `tile`; the last tile's keys come in front of all. What is
+    // widened now says what is fetched: the tile of keys or values after the next in that order.
 #pragma unroll 1
     for (int tile = last + 1; tile >= first; --tile) {
-      uint4 bytes[kLoads];
-      const bool has_keys = tile > first, has_values = tile <= last;
-      if (has_keys) {
-        read<true>(bytes, places[kAhead - 1]);
-        fetch_keys();
-        hand_over_keys(bytes, places[kAhead], head, folded);
-        ask_next();
-        if (tile - 1 > first) folded = row_scales(places[kAhead - 1], head);
-      } else {
-        fetch_keys();
+      if (tile <= last) {
+        next = find(entry, item, tile - 2);
+        entry = ask(item, tile - 3);
       }
-      if (!has_values) continue;
-      if (tile - first == 2) draw();
-      read<false>(bytes, places[kAhead + 1]);
-      if (tile - kAhead >= first) fetch<false>(places[1], head);
-      hand_over_values(bytes, places[kAhead + 1], head);
+      if (tile > first) {
+        Source from{};
+        if (tile > last ? last > first : tile - 1 == first) {
+          from = source<false>(now, head);
+        } else if (tile <= last) {
+          from = source<true>(next, head);
+        }
+        hand_over_keys<kAnyway>(now, head, folded, from);
+        folded = row_scales(next, head);
+      }
+      if (tile <= last) {
+        if (tile - first == 2) draw();
+        Source from{};
+        if (tile - 1 > first) from = source<false>(now, head);
+        hand_over_values<kAnyway>(before, head, from);
+      }
+      before = now;
+      now = next;
     }
   }
 
-  __device__ __forceinline__ void finish() {}
+  // Rows that can be loaded 16 bytes at a time and widened as they are have code of their own, whose
+  // registers suffice.
+  template <class Draw>
+  __device__ __forceinline__ void load(const Item& item, const Draw& draw) {
+    if (item.last_tile - item.first_tile < 2) draw();
+    if (item.last_tile < 0) return;
+    const bool as_they_are = (a.keys.scales == nullptr || a.keys.folds) &&
+                             (a.values.scales == nullptr || a.values.folds);
+    if (a.keys.sixteens && as_they_are) {
+      load_tiles<false>(item, draw);
+    } else {
+      load_tiles<true>(item, draw);
+    }
+  }
+
+  __device__ __forceinline__ void finish() { arch::wait_all_copies(); }
 };
 
 template <class Shape, class Element>

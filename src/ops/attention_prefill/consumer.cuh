@@ -102,7 +102,7 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
 
   const auto issue_keys = [&] {
     arch::wait(shared.key_ring.full[key.slot], key.parity);
-    if constexpr (kLoading == Loading::kRows) arch::fence_async_proxy();
+    if constexpr (!kByBoxes) arch::fence_async_proxy();
     arch::wgmma_fence();
     issue_scores<Shape, Element>(
         s, arch::strided_descriptor(query_address, 1024),
@@ -111,7 +111,7 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
   };
   const auto issue_values = [&] {
     arch::wait(shared.value_ring.full[value.slot], value.parity);
-    if constexpr (kLoading == Loading::kRows) arch::fence_async_proxy();
+    if constexpr (!kByBoxes) arch::fence_async_proxy();
     arch::wgmma_fence();
     issue_outputs<Shape, Element>(
         o, p,
@@ -148,7 +148,8 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
         exponentiate(s, upper, lower, a.factor);
         if constexpr (kByBytes) {
           if (a.values.folds) scale_columns(s, column_scales(shared).values[column], quad_lane);
-          column = column + 1 == ColumnScales<Shape>::kSlots ? 0 : column + 1;
+          arch::arrive_warp(column_scales(shared).empty[column], lane);
+          column = column + 1 == Shape::kSlots ? 0 : column + 1;
         }
       };
 
