@@ -70,6 +70,7 @@ struct HeadWalk {
     const std::int64_t v_head = head / (p.heads / p.v_heads);
     if (length == 0) return copy_through();
     const bool only_final = !p.states_out.present() && !p.step_slots.present();
+    prefetch_pages(read() + p.initial.head_stride, p.K * p.V);
     for (std::int64_t t = 0; t < length; t += kTokenBlock) {
       const std::int64_t count = std::min(kTokenBlock, length - t);
       known.load(p, row, begin + t, count, head);

@@ -186,7 +186,8 @@ struct TwoAtOnce {
 template <int kVectors>
 struct PairedKeys {
   static HYLA_INLINE void dots(const Token& t, std::int64_t, std::int64_t count,
-                               const bfloat16* from, std::int64_t stride, float* ks, float* qs) {
+                               const bfloat16* from, std::int64_t stride, float* ks, float* qs,
+                               const bfloat16* next = nullptr) {
     P k[kVectors], q[kVectors];
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) {
@@ -198,6 +199,7 @@ struct PairedKeys {
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
         const bfloat16* line = from + (r + j) * stride;
+        if (next != nullptr) prefetch<kVectors * 2 * kLanes>(next + (r + j) * stride);
         ak[j] = aq[j] = zero();
 #pragma GCC unroll 4
         for (int i = 0; i < kVectors; ++i) {
@@ -287,7 +289,36 @@ struct RowsOfK {
         return true;
       }
     }
+#if HYLA_TARGET_HAS_PAIRS
+    if constexpr (std::is_same_v<S, bfloat16>) {
+      if (K == 8 * kLanes && t.k_pairs != nullptr && to != nullptr) {
+        sweep_in_turn<PairedKeys<4>>(t, K, count, from, to, stride, next, v, o);
+        return true;
+      }
+    }
+#endif
     return false;
+  }
+
+  // A group is updated after the next one has met k and q: nothing waits for their sums. The group
+  // after that one is fetched meanwhile.
+  template <class Keys, class S>
+  static void sweep_in_turn(const Token& t, std::int64_t K, std::int64_t count, const S* from,
+                            S* to, std::int64_t stride, const S* next, const float* v, float* o) {
+    alignas(64) float ks[2][kGroup], qs[2][kGroup], delta[kGroup];
+    Keys::dots(t, K, std::min(kGroup, count), from, stride, ks[0], qs[0]);
+    int now = 0;
+    for (std::int64_t r = 0; r < count; r += kGroup, now = 1 - now) {
+      const std::int64_t later = r + kGroup, far = later + kGroup;
+      const S* fetched = far < count ? from + far * stride : next + (far - count) * stride;
+      finish(t, std::min(kGroup, count - r), ks[now], qs[now], v + r, delta, o + r);
+      if (later < count) {
+        Keys::dots(t, K, std::min(kGroup, count - later), from + later * stride, stride,
+                   ks[1 - now], qs[1 - now], fetched);
+      }
+      Keys::update(t, K, std::min(kGroup, count - r), from + r * stride, stride, to + r * stride,
+                   stride, fetched, delta);
+    }
   }
 
   template <class Keys, class S>

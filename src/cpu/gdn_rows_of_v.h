@@ -51,6 +51,7 @@ struct RowsOfV {
     for (int c = 0; c < kCount; ++c) ak[c] = aq[c] = zero();
     for (std::int64_t i = 0; i < K; ++i) {
       const F k = set(t.k[i]), q = set(t.q[i]);
+      prefetch<kCount * kLanes>(next + i * from_stride);
 #pragma GCC unroll 8
       for (int c = 0; c < kCount; ++c) {
         const F s = load_some(from + i * from_stride + c * kLanes, lanes);

@@ -31,6 +31,14 @@ HYLA_INLINE void prefetch_line(const S* at, std::int64_t count) {
   for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(at + i, 0, 2);
 }
 
+// Asks for a line of every page of memory: a processor finds several addresses at once, but nothing
+// passes by a request that waits for its own.
+template <class S>
+HYLA_INLINE void prefetch_pages(const S* at, std::int64_t count) {
+  constexpr std::int64_t kPage = 4096 / sizeof(S);
+  for (std::int64_t i = 0; i < count; i += kPage) __builtin_prefetch(at + i, 0, 2);
+}
+
 // delta and o of `count` value rows whose products with the old state are known; ks, qs and delta
 // have room for whole vectors.
 HYLA_INLINE void finish(const Token& t, std::int64_t count, const float* ks, const float* qs,
