@@ -117,9 +117,9 @@ inline double vk_us(const PlanShape& shape) {
 
 // T', P and factors of all chunks, four warpgroups a multiprocessor.
 inline double prepare_us(const PlanShape& s) {
-  const double each = (s.wide() ? 1.33 : 1.48) * (s.norm ? 1.17 : 1.0);
+  const double each = (s.wide() ? 1.61 : 1.5) * (s.norm ? 1.18 : 1.0);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 2.8e6;
+  constexpr double kBytesPerUs = 2.65e6;
   return limit_us(each * std::max(1.0, chunks / s.multiprocessors),
                   chunks * s.key_bytes / kBytesPerUs);
 }
@@ -134,11 +134,12 @@ struct Walks {
 // faster than the memory.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.46 : 1.53) : crowded ? 1.11 : 1.05;
-  const double wide = blocks_a_cta == 2 ? 2.9 : crowded ? 1.72 : 1.53;
-  constexpr double kBytesPerUs = 3.97e6;
-  const double memory =
-      s.all_chunks() * static_cast<double>(s.heads) * (s.key_bytes + s.value_bytes) / kBytesPerUs;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.65 : 1.53) : crowded ? 1.075 : 1.05;
+  const double wide = blocks_a_cta == 2 ? 2.87 : crowded ? 1.64 : 1.52;
+  // Through L2: blocks of value rows read the same keys, queries and records.
+  const double bytes = s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes;
+  constexpr double kBytesPerUs = 6.6e6;
+  const double memory = s.all_chunks() * static_cast<double>(s.heads) * bytes / kBytesPerUs;
   return limit_us(chunks * (s.wide() ? wide : narrow), memory);
 }
 
@@ -151,12 +152,12 @@ inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
   double us = 13.2 + 0.03 * rows + (s.narrow_states ? 1.0 : 0.0) +
               (s.wide() ? 6.9 + 0.145 * tasks
                         : 1.47e-4 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-              (s.wide() ? 6.2 : 2.7) * (s.waves(ctas) - 1);
+              (s.wide() ? 6.2 : 2.9) * (s.waves(ctas) - 1);
   us += prepare_us(s) + serial_us(s, ctas, parts == 2 ? 0.787 * walk : walk, blocks_a_cta);
   // So few chunks that the second kernel starts beside the first.
   const bool beside =
       s.all_chunks() * static_cast<double>(s.heads) <= 4 * (s.multiprocessors - ctas);
-  return us - (beside ? 2.3 : 0.0);
+  return us - (beside ? 2.4 : 0.0);
 }
 
 inline Walks split_walks(const PlanShape& s) {
@@ -196,11 +197,11 @@ inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // All that is walked over for N, and for M; two CTAs of 64 rows for each, two a multiprocessor.
   const double states = (tasks - heavy) * std::min(each, kRemembered) + heavy * each;
   const double walked = 2 * (states * (parts - 1) + heavy * each * (parts - 2));
-  const double transfer = 0.90 * limit_us(longest, 0.63 * walked / s.multiprocessors);
+  const double transfer = 0.91 * limit_us(longest, 0.656 * walked / s.multiprocessors);
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.21 : 2.18) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.16 : 1.9) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 18.1 + 0.03 * rows + 0.038 * tasks + 0.165 * tasks * parts + prepare_us(s) + transfer +
+  return 17.8 + 0.034 * rows + 0.042 * tasks + 0.195 * tasks * parts + prepare_us(s) + transfer +
          between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
 
