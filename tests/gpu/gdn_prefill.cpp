@@ -77,6 +77,31 @@ TEST_F(GpuPrefill, ShortSequences) {
   }
 }
 
+bool takes(const std::string& problem, const std::string& implementation) {
+  for (const Candidate& c : DeviceCall(random_call(parse_problem(problem))).explain()) {
+    if (c.implementation == implementation) return c.supported;
+  }
+  return false;
+}
+
+// Steps of 16 tokens in all their forms: one or several blocks of value rows a multiprocessor, more
+// CTAs than fit at once, value rows that are no multiple of a CTA's, one long sequence among them.
+TEST_F(GpuPrefill, StepsOfSixteen) {
+  std::uint64_t seed = 270;
+  for (const char* shape :
+       {"lens=15+16+17+0+230,hq=1,hv=2", "lens=40+3,hq=3,hv=33", "lens=3x80+0x3+90+17x9,hq=1,hv=3",
+        "lens=33+64,hq=1,hv=2,v=48", "lens=17x9,hq=1,hv=2,v=208"}) {
+    const std::string problem = std::string("gdn_prefill:") + shape;
+    EXPECT_TRUE(takes(problem, "cuda_steps")) << problem;
+    ++seed;
+    const std::string with_seed = ",seed=" + std::to_string(seed);
+    check_all(problem + with_seed, CaseOptions::plain());
+    check_all(problem + ",layout=kv,state=f16,norm=1,gate=raw,beta=logit,io=f16" + with_seed,
+              CaseOptions::drawn(seed));
+  }
+  check_repeats("gdn_prefill:lens=64+7x20,hq=2,hv=4,seed=7");
+}
+
 TEST_F(GpuPrefill, EveryGate) {
   std::uint64_t seed = 300;
   for (const char* gate : {"none", "linear", "log", "raw"}) {

@@ -247,6 +247,8 @@ const std::vector<const char*> kPrefill = {
     "gdn_prefill:lens=256,device=cuda",
     "gdn_prefill:lens=16,device=cuda",
     "gdn_prefill:lens=16x64,device=cuda",
+    "gdn_prefill:lens=64x64,device=cuda",
+    "gdn_prefill:lens=64x8,device=cuda",
     "gdn_prefill:lens=16384+64x64,device=cuda",
     "gdn_prefill:lens=8192+512x16,hq=2,hv=8,device=cuda",
     "gdn_prefill:lens=8192,k=64,v=64,device=cuda",

@@ -26,6 +26,10 @@ const char* prefill_block_refuses(const PrefillProblem& problem, const Context& 
 double prefill_block_us(const PrefillProblem& problem, const Context& context);
 void launch_prefill_block(const PrefillProblem& problem, const Workspace&, const Context& context);
 
+const char* prefill_steps_refuses(const PrefillProblem& problem, const Context& context);
+double prefill_steps_us(const PrefillProblem& problem, const Context& context);
+void launch_prefill_steps(const PrefillProblem& problem, const Workspace&, const Context& context);
+
 double prefill_vk_us(const PrefillProblem& problem, const Context& context);  // and of kv
 const char* prefill_vk_refuses(const PrefillProblem& problem, const Context& context);
 void launch_prefill_vk(const PrefillProblem& problem, const Workspace&, const Context& context);

@@ -106,6 +106,21 @@ inline double block_us(const PlanShape& shape) {
          (s.even(8) ? s.waves(ctas, 6) * one : limit_us(one, shared));
 }
 
+// Steps of 16 tokens. With a multiprocessor for every 64 value rows they are made ahead, and a step is
+// a latency; otherwise three CTAs share one, loads, products and stores of all of them in turns.
+inline double steps_us(const PlanShape& s) {
+  const auto each = s.tokens / std::max<std::int64_t>(1, s.rows);
+  const auto steps = static_cast<double>((each + 15) / 16);
+  const auto ctas = static_cast<double>(s.tasks() * s.blocks);
+  if (ctas <= s.multiprocessors) {
+    const bool halves = 2 * ctas <= s.multiprocessors;
+    return (halves ? 4.95 : 5.2) + steps * (halves ? 0.59 : 0.66);
+  }
+  const double on_one = std::min(3.0, ctas / s.multiprocessors);
+  const double cta = 3.2 + 0.6 * on_one + steps * (0.85 + 0.4 * on_one);
+  return 1.5 + s.waves(ctas, 3) * cta;
+}
+
 // One token after another, each a latency or what all value rows take; and the states.
 inline double vk_us(const PlanShape& shape) {
   const PlanShape s = shape.careful();

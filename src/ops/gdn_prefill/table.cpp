@@ -24,6 +24,8 @@ constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_prefill, cpu::prefi
      gdn::launch_prefill_split, gdn::prefill_split_us},
     {"cuda_fused", Device::Kind::kCuda, gdn::prefill_fused_refuses, nullptr,
      gdn::launch_prefill_fused, gdn::prefill_fused_us},
+    {"cuda_steps", Device::Kind::kCuda, gdn::prefill_steps_refuses, nullptr,
+     gdn::launch_prefill_steps, gdn::prefill_steps_us},
     {"cuda_block", Device::Kind::kCuda, gdn::prefill_block_refuses, nullptr,
      gdn::launch_prefill_block, gdn::prefill_block_us},
     {"cuda_vk", Device::Kind::kCuda, gdn::prefill_vk_refuses, nullptr, gdn::launch_prefill_vk,
