@@ -117,7 +117,7 @@ inline double steps_us(const PlanShape& s) {
     return (halves ? 4.95 : 5.2) + steps * (halves ? 0.59 : 0.66);
   }
   const double on_one = std::min(3.0, ctas / s.multiprocessors);
-  const double cta = 3.2 + 0.6 * on_one + steps * (0.85 + 0.4 * on_one);
+  const double cta = 3 + 1.1 * on_one + steps * (1.1 + 0.4 * on_one);
   return 1.5 + s.waves(ctas, 3) * cta;
 }
 
