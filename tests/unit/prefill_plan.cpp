@@ -59,7 +59,7 @@ TEST(PrefillPlan, EveryExpectationIsANumber) {
     s.longest = below(4, 2) * below(5, 100000);  // it may be wrong
     s.key_dim = 64 << below(6, 3);
     s.norm = s.narrow_states = below(7, 2) == 1;
-    for (const double us : {fused_us(s), split_walks(s).us, block_us(s), vk_us(s)}) {
+    for (const double us : {fused_us(s), split_walks(s).us, steps_us(s), block_us(s), vk_us(s)}) {
       EXPECT_TRUE(std::isfinite(us) && us > 0) << us;
     }
     EXPECT_LE(s.all_chunks(), static_cast<double>(s.rows) * s.chunks());
@@ -76,6 +76,7 @@ TEST(PrefillPlan, ALongerSequenceAmongOthersIsNotExpectedToBeFaster) {
       ragged.longest = 2 * length;
       EXPECT_GT(fused_us(ragged), fused_us(alike));
       EXPECT_GT(split_walks(ragged).us, split_walks(alike).us);
+      EXPECT_GT(steps_us(ragged), steps_us(alike));
       EXPECT_GT(block_us(ragged), block_us(alike));
       EXPECT_GT(vk_us(ragged), vk_us(alike));
     }
@@ -88,17 +89,8 @@ TEST(PrefillPlan, ALengthThatCannotBeIsNotBelieved) {
   small.longest = 10, all.longest = 4000, large.longest = 1 << 30;
   EXPECT_EQ(split_walks(none).us, split_walks(small).us);
   EXPECT_EQ(split_walks(all).us, split_walks(large).us);
-  EXPECT_EQ(block_us(all), block_us(large));
-}
-
-// One token or eight after another: an unknown length is a risk, one of a single sequence is none.
-TEST(PrefillPlan, AnUnknownLengthIsARiskForShortSteps) {
-  PlanShape unknown = shape(4, 8, 40), known = unknown, one = shape(1, 8, 40), same = one;
-  known.longest = same.longest = 40;
-  EXPECT_GT(block_us(unknown), block_us(known));
-  EXPECT_GT(vk_us(unknown), vk_us(known));
-  EXPECT_EQ(fused_us(unknown), fused_us(known));
-  EXPECT_EQ(block_us(one), block_us(same));
+  EXPECT_EQ(steps_us(none), steps_us(small));
+  EXPECT_EQ(steps_us(all), steps_us(large));
 }
 
 TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {
@@ -107,6 +99,8 @@ TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {
   EXPECT_LT(split_walks(one).us, 0.5 * fused_us(one));
   EXPECT_LT(fused_us(many), block_us(many));
   EXPECT_LT(block_us(tiny), fused_us(tiny));
+  EXPECT_LT(steps_us(tiny), fused_us(tiny));
+  EXPECT_LT(fused_us(many), steps_us(many));
 }
 
 LongPlan mixed(std::int64_t heads, int others, int other_chunks, int longest) {

@@ -4,7 +4,7 @@
 #include "device/launch.h"
 #include "ops/gdn_prefill/kernel_steps_ahead.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
-#include "ops/gdn_prefill/plan.h"
+#include "ops/gdn_prefill/plan_shape.h"
 
 namespace hyla::gdn {
 namespace {
@@ -157,9 +157,7 @@ const char* prefill_steps_refuses(const PrefillProblem& p, const Context& contex
 }
 
 double prefill_steps_us(const PrefillProblem& p, const Context& context) {
-  const PlanShape shape{p.sequences.rows, p.heads, p.sequences.tokens,
-                        device::multiprocessors(context), static_cast<int>((p.V + 63) / 64)};
-  return steps_us(shape);
+  return steps_us(plan_shape(p, context));
 }
 
 void launch_prefill_steps(const PrefillProblem& p, const Workspace&, const Context& context) {

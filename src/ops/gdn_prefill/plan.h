@@ -36,13 +36,6 @@ struct PlanShape {
     return std::clamp(longest, mean, std::max(mean, tokens));
   }
   double chunks() const { return static_cast<double>(divided(length(), 64)); }
-  // For plans that lose much by one sequence longer than the others: where nobody said how long the
-  // longest is, more than the mean.
-  PlanShape careful() const {
-    PlanShape s = *this;
-    if (longest == 0 && rows > 1) s.longest = s.length() * 7 / 5;
-    return s;
-  }
   double all_chunks() const { return pieces(64); }
   // Pieces of `size` tokens of all sequences: those that are not alike end anywhere in their last one.
   double pieces(std::int64_t size) const {
@@ -93,8 +86,7 @@ inline double fused_us(const PlanShape& s) {
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
-inline double block_us(const PlanShape& shape) {
-  const PlanShape s = shape.careful();
+inline double block_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
   const double ctas = tasks * s.blocks * 2;
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
@@ -109,21 +101,25 @@ inline double block_us(const PlanShape& shape) {
 // Steps of 16 tokens. With a multiprocessor for every 64 value rows they are made ahead, and a step is
 // a latency; otherwise three CTAs share one, loads, products and stores of all of them in turns.
 inline double steps_us(const PlanShape& s) {
-  const auto each = s.tokens / std::max<std::int64_t>(1, s.rows);
-  const auto steps = static_cast<double>((each + 15) / 16);
-  const auto ctas = static_cast<double>(s.tasks() * s.blocks);
+  const auto steps = static_cast<double>(PlanShape::divided(s.length(), 16));
+  const double ctas = static_cast<double>(s.tasks()) * s.blocks;
+  const double norm = s.norm ? 0.043 : 0;
   if (ctas <= s.multiprocessors) {
     const bool halves = 2 * ctas <= s.multiprocessors;
-    return (halves ? 4.95 : 5.2) + steps * (halves ? 0.59 : 0.66);
+    return (halves ? 4.0 : 5.0) + (s.narrow_states ? 0.73 : 0.0) +
+           steps * ((halves ? 0.586 : 0.664) + norm);
   }
-  const double on_one = std::min(3.0, ctas / s.multiprocessors);
-  const double cta = 3 + 1.1 * on_one + steps * (1.1 + 0.4 * on_one);
-  return 1.5 + s.waves(ctas, 3) * cta;
+  const double on_one = ctas / s.multiprocessors, at_once = std::min(3.0, on_one);
+  const double one = 2.7 + 2.53 * at_once + (s.narrow_states ? 1.8 : 0.0) +
+                     steps * (1.96 - 0.114 * at_once + norm);
+  const double mean = s.pieces(16) / s.row_count();
+  const double shared =
+      on_one * (2.25 + (s.narrow_states ? 0.47 : 0.0) + mean * (0.934 + 3.7 * norm));
+  return limit_us(one, shared);
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
-inline double vk_us(const PlanShape& shape) {
-  const PlanShape s = shape.careful();
+inline double vk_us(const PlanShape& s) {
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
   const double one = static_cast<double>(s.length()) * (s.norm ? 0.613 : 0.521);
   return 3.4 + limit_us(one, s.pieces(1) * rows * 4.1e-3) +
