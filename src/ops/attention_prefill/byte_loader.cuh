@@ -271,7 +271,8 @@ struct ByteLoader {
 
   // In the order of use, keys a tile ahead of values; `draw` is called when few tiles are left.
   template <bool kAnyway, class Draw>
-  __device__ __forceinline__ void load_tiles(const Item& item, const Draw& draw) {
+  __device__ __forceinline__ void load_tiles(const Item& in_memory, const Draw& draw) {
+    const Item item = in_memory;  // shared memory answers slowly under the products
     const int first = item.first_tile, last = item.last_tile, head = item.head;
     KvRows::Entry entry = ask(item, last - 1);
     Place now = find(ask(item, last), item, last), before{};  // of tile - 1 and of `tile`
