@@ -1,24 +1,16 @@
 // The kernels of the split plans, one after another on the stream.
 #pragma once
 
-#include "ops/gdn_prefill/kernel_prepare.cuh"
 #include "ops/gdn_prefill/kernel_serial.cuh"
 #include "ops/gdn_prefill/kernel_transfer.cuh"
-#include "ops/gdn_prefill/launch_fused.cuh"
+#include "ops/gdn_prefill/launch_prepare.cuh"
 
 namespace hyla::gdn {
 
 template <class Io>
 void launch_split(const FusedArguments& a, const SplitShape& split, const Context& context) {
+  const Context after = launch_prepare<Io, 1>(a, split, context);
   device::LaunchShape shape;
-  shape.grid = dim3(split.prepare_ctas);
-  shape.block = dim3(kPrepareThreads);
-  shape.shared_bytes = kPrepareGroups * sizeof(PrepareGroup<Io>);
-  device::launch(prepare<Io, 1>, shape, a, context);
-
-  // The next kernel's CTAs take their places as those of the one before leave.
-  Context after = context;
-  after.programmatic_launch = true;
   const unsigned tasks = split.tasks, parts = static_cast<unsigned>(a.parts);
   if (a.transfers) {
     shape.block = dim3(serial_threads(1));

@@ -19,6 +19,14 @@ struct OutTarget {
   int values = 128;
 };
 
+// Where the lane's row of a 16 x 16 block of tokens by values lies in a tile of a warpgroup's values,
+// for transposing accesses.
+__device__ __forceinline__ std::uint32_t token_block(int thread) {
+  const int lane = thread & 31;
+  return arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
+                        static_cast<std::uint32_t>((thread >> 5) * 2 + (lane >> 3 & 1)));
+}
+
 template <class Io>
 class OutTiles {
  public:
@@ -34,13 +42,6 @@ class OutTiles {
   // First row of the thread's fragment.
   __device__ __forceinline__ int value_row() const {
     return half * 64 + (thread() >> 5) * 16 + (thread() >> 2 & 7);
-  }
-
-  // Where the lane's row of a 16 x 16 block of tokens by values lies, for transposing accesses.
-  __device__ __forceinline__ std::uint32_t block() const {
-    const int lane = thread() & 31;
-    return arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
-                          static_cast<std::uint32_t>((thread() >> 5) * 2 + (lane >> 3 & 1)));
   }
 
   // O of a whole chunk, the n-th of the warpgroup and chunk c of its task, to memory.
@@ -88,7 +89,7 @@ class OutTiles {
   // Into the tile of chunk n. The store that reads the other tile is done when all have passed the
   // barrier, so that one is free for chunk n + 1.
   __device__ __forceinline__ void put(int n, const std::uint32_t (&out)[16]) const {
-    const std::uint32_t to = arch::shared_address(tiles[n & 1]) + block();
+    const std::uint32_t to = arch::shared_address(tiles[n & 1]) + token_block(thread());
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       arch::store_matrices_transposed(to + j * 2048,

@@ -98,8 +98,12 @@ class PairChain : public OutTiles<Io> {
     const Factors& factors = s.factors[stage];
 
     std::uint32_t w[16];
-    make_w(w, x, arch::shared_address(s.rest[stage].values[block_number]) + this->block(), factors);
-    multiply_tokens(x, w, arch::uniform(arch::shared_address(s.rest[stage].prepared[0])), false);
+    make_w<Io>(
+        w, x,
+        arch::shared_address(s.rest[stage].values[block_number]) + token_block(this->thread()),
+        factors, column());
+    multiply_tokens<Io>(x, w, arch::uniform(arch::shared_address(s.rest[stage].prepared[0])),
+                        false);
     scale(S[0], factors.decay[0]);
     scale(S[1], factors.decay[0]);
     arch::wgmma_wait<0>();
@@ -107,35 +111,25 @@ class PairChain : public OutTiles<Io> {
 
     std::uint32_t u[16];
     if (factors.decay[1] == 0.0f) [[unlikely]] {
-      // Not mild: the decay to the end of the chunk goes into the update only.
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
-        u[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
-        u[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
-      }
+      pack_decayed<Io>(u, x, factors, column());
       update(u, keys);
       arch::wgmma_wait<0>();
       arch::pin(S[0]);
       arch::pin(S[1]);
-      pack_tokens(u, x);
+      pack_tokens<Io>(u, x);
     } else {
-      pack_tokens(u, x);
+      pack_tokens<Io>(u, x);
       update(u, keys);
     }
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column()]);
-      o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
-    }
-    multiply_tokens(o, u, arch::uniform(arch::shared_address(s.rest[stage].prepared[1])), true);
+    scale_queries(o, factors, column());
+    multiply_tokens<Io>(o, u, arch::uniform(arch::shared_address(s.rest[stage].prepared[1])), true);
     arch::wgmma_wait<1>();
     arch::pin(S[0]);
     arch::pin(S[1]);
     release(s.keys_empty[stage]);
     arch::wgmma_wait<0>();
     arch::pin(o);
-    pack_tokens(out, o);
+    pack_tokens<Io>(out, o);
     release(s.rest_empty[stage]);
   }
 
@@ -175,20 +169,6 @@ class PairChain : public OutTiles<Io> {
     arch::pin(o);
   }
 
-  // d (+)= tokens times the transpose of a 64 x 64 tile
-  __device__ __forceinline__ void multiply_tokens(float (&d)[32], std::uint32_t (&tokens)[16],
-                                                  std::uint32_t address, bool accumulate) {
-    const arch::WgmmaDescriptor right = arch::descriptor(address);
-    arch::pin(tokens);
-    arch::pin(d);
-    arch::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      arch::wgmma_rs<Io, 64>(d, tokens + 4 * i, right + 2 * i, accumulate || i > 0);
-    }
-    arch::wgmma_commit();
-  }
-
   // S += tokens K
   __device__ __forceinline__ void update(std::uint32_t (&tokens)[16], std::uint32_t address) {
     const arch::WgmmaDescriptor first = arch::descriptor(address, kTileBytes);
@@ -203,35 +183,6 @@ class PairChain : public OutTiles<Io> {
       arch::wgmma_rs<Io, 128, true>(S[1], tokens + 4 * i, second + 128 * i, true);
     }
     arch::wgmma_commit();
-  }
-
-  // W^T = V^T - X^T diag(entry), the values 16 tokens at a time.
-  __device__ __forceinline__ void make_w(std::uint32_t (&w)[16], const float (&x)[32],
-                                         std::uint32_t values, const Factors& factors) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      std::uint32_t v[4];
-      arch::load_matrices_transposed(v, values + i * 2048);
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int j = 2 * i + k;
-        const float2 e = *reinterpret_cast<const float2*>(&factors.entry[8 * j + column()]);
-        const float2 v0 = unpack<Io>(v[2 * k]), v8 = unpack<Io>(v[2 * k + 1]);
-        w[2 * j] = pack<Io>(fmaf(-e.x, x[4 * j], v0.x), fmaf(-e.y, x[4 * j + 1], v0.y));
-        w[2 * j + 1] = pack<Io>(fmaf(-e.x, x[4 * j + 2], v8.x), fmaf(-e.y, x[4 * j + 3], v8.y));
-      }
-    }
-  }
-
-  __device__ __forceinline__ static void pack_tokens(std::uint32_t (&to)[16],
-                                                     const float (&from)[32]) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) to[i] = pack<Io>(from[2 * i], from[2 * i + 1]);
-  }
-
-  __device__ __forceinline__ static void scale(float (&y)[64], float factor) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) y[i] *= factor;
   }
 
   PairShared<Io>& s;

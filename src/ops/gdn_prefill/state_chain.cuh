@@ -17,9 +17,8 @@
 #pragma once
 
 #include "arch/tma_states.cuh"
-#include "arch/wgmma_any.cuh"
 #include "ops/gdn_prefill/out_tiles.cuh"
-#include "ops/gdn_prefill/pairs.cuh"
+#include "ops/gdn_prefill/token_products.cuh"
 
 namespace hyla::gdn {
 
@@ -72,7 +71,7 @@ class StateChain : public OutTiles<Io> {
     std::uint32_t v[16];
     if constexpr (W != Walk::kTransfer) {
       pipe.wait_values(n);
-      const std::uint32_t values = pipe.values(n) + this->block();
+      const std::uint32_t values = pipe.values(n) + token_block(thread());
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         arch::load_matrices_transposed(reinterpret_cast<std::uint32_t(&)[4]>(v[4 * j]),
@@ -94,19 +93,12 @@ class StateChain : public OutTiles<Io> {
     }
     std::uint32_t w[16];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 e = *reinterpret_cast<const float2*>(&factors.entry[8 * j + column()]);
-      const float2 v0 = unpack<Io>(v[2 * j]), v8 = unpack<Io>(v[2 * j + 1]);
-      w[2 * j] = pack<Io>(fmaf(-e.x, x[4 * j], v0.x), fmaf(-e.y, x[4 * j + 1], v0.y));
-      w[2 * j + 1] = pack<Io>(fmaf(-e.x, x[4 * j + 2], v8.x), fmaf(-e.y, x[4 * j + 3], v8.y));
-    }
+    for (int i = 0; i < 4; ++i) make_w<Io>(w, i, v + 4 * i, x, factors, column());
     pipe.release_values(n);
 
     pipe.wait_inverse(n);
-    multiply_tokens(x, w, arch::uniform(pipe.inverse(n)), false);
-    const float decay = factors.decay[0];
-#pragma unroll
-    for (int i = 0; i < 64; ++i) S[i] *= decay;
+    multiply_tokens<Io>(x, w, arch::uniform(pipe.inverse(n)), false);
+    scale(S, factors.decay[0]);
     arch::wgmma_wait<0>();
     arch::pin(x);
     if constexpr (kOut && Pipe::kRoomy) arch::pin(o);
@@ -114,32 +106,22 @@ class StateChain : public OutTiles<Io> {
 
     std::uint32_t u[16];
     if (factors.decay[1] == 0.0f) [[unlikely]] {
-      // Not mild: the decay to the end of the chunk goes into the update only.
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
-        u[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
-        u[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
-      }
+      pack_decayed<Io>(u, x, factors, column());
       update(u, keys);
       arch::wgmma_wait<0>();
       arch::pin(S);
-      pack_tokens(u);
+      pack_tokens<Io>(u, x);
     } else {
-      pack_tokens(u);
+      pack_tokens<Io>(u, x);
       update(u, keys);
     }
     if constexpr (kOut) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column()]);
-        o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
-      }
+      scale_queries(o, factors, column());
       pipe.wait_scores(n);
     }
     pipe.release_factors(n);
     if constexpr (kOut) {
-      multiply_tokens(o, u, arch::uniform(pipe.scores(n)), true);
+      multiply_tokens<Io>(o, u, arch::uniform(pipe.scores(n)), true);
       if constexpr (Pipe::kRoomy) {
         if (!first) this->leave(n - 1, c - 1, out, target);
       }
@@ -159,9 +141,11 @@ class StateChain : public OutTiles<Io> {
   }
 
   // S after chunk n - 1, by the copy engine: four tiles of 32 keys, in turns through the two that
-  // are there for O. Whoever uses these next calls free_tiles before.
+  // are there for O. Whoever uses these next calls free_tiles before. `left`: called with the number
+  // of 32 keys whose part of S is not needed any more.
+  template <class Left>
   __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
-                                                    int slot) {
+                                                    int slot, Left left) {
     const auto row = static_cast<std::uint32_t>((thread() >> 5) * 16 + (thread() >> 2 & 7));
     const auto pair = static_cast<std::uint32_t>(thread() & 3);
     // Rows r and r + 8 have the same swizzle.
@@ -179,6 +163,7 @@ class StateChain : public OutTiles<Io> {
         *reinterpret_cast<float2*>(to + offset) = make_float2(x[0], x[1]);
         *reinterpret_cast<float2*>(to + offset + 1024) = make_float2(x[2], x[3]);
       }
+      left(part);
       arch::fence_async_proxy();
       sync();
       if (thread() == 0) {
@@ -186,6 +171,11 @@ class StateChain : public OutTiles<Io> {
         arch::commit_stores();
       }
     }
+  }
+
+  __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
+                                                    int slot) {
+    store_final_tiles(n, map, head, slot, [](int) {});
   }
 
   float S[64];
@@ -205,20 +195,6 @@ class StateChain : public OutTiles<Io> {
     arch::wgmma_commit();
   }
 
-  // d (+)= left times the transpose of a 64 x 64 tile
-  __device__ __forceinline__ void multiply_tokens(float (&d)[32], std::uint32_t (&left)[16],
-                                                  std::uint32_t address, bool accumulate) {
-    const arch::WgmmaDescriptor right = arch::descriptor(address);
-    arch::pin(left);
-    arch::pin(d);
-    arch::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      arch::wgmma_rs<Io, 64>(d, left + 4 * i, right + 2 * i, accumulate || i > 0);
-    }
-    arch::wgmma_commit();
-  }
-
   // S += left K
   __device__ __forceinline__ void update(std::uint32_t (&left)[16], std::uint32_t address) {
     const arch::WgmmaDescriptor keys = arch::descriptor(address, 2 * kTileBytes);
@@ -231,14 +207,8 @@ class StateChain : public OutTiles<Io> {
     arch::wgmma_commit();
   }
 
-  __device__ __forceinline__ void pack_tokens(std::uint32_t (&u)[16]) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) u[i] = pack<Io>(x[2 * i], x[2 * i + 1]);
-  }
-
   __device__ __forceinline__ void pack_out(std::uint32_t (&out)[16]) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) out[i] = pack<Io>(o[2 * i], o[2 * i + 1]);
+    pack_tokens<Io>(out, o);
     arch::pin(out);
   }
 

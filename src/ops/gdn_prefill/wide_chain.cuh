@@ -9,10 +9,9 @@
 // products of the quarter before run. Each warpgroup's products fill the gaps of the other's.
 #pragma once
 
-#include "arch/wgmma_any.cuh"
 #include "ops/gdn_prefill/chunk_matrices.cuh"
 #include "ops/gdn_prefill/out_tiles.cuh"
-#include "ops/gdn_prefill/pairs.cuh"
+#include "ops/gdn_prefill/token_products.cuh"
 #include "ops/gdn_prefill/wide_feed.cuh"
 
 namespace hyla::gdn {
@@ -75,22 +74,18 @@ class WideChain {
     arch::pin(x);
 
     std::uint32_t w[16];
-    make_w(w, x, factors);
-    multiply_tokens(x, w, arch::uniform(arch::shared_address(s.rest[stage].prepared[0])));
+    make_w<Io>(w, x, arch::shared_address(s.rest[stage].values) + token_block(thread()), factors,
+               column());
+    multiply_tokens<Io>(x, w, arch::uniform(arch::shared_address(s.rest[stage].prepared[0])),
+                        false);
     arch::wgmma_wait<0>();
     arch::pin(x);
 
     std::uint32_t u[16];
-    pack_tokens(u, x);
+    pack_tokens<Io>(u, x);
     if (factors.decay[1] == 0.0f) [[unlikely]] {
-      // Not mild: the decay to the end of the chunk goes into the update only.
       if constexpr (kOut) leave_update(u, m);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column()]);
-        u[2 * j] = pack<Io>(x[4 * j] * r.x, x[4 * j + 1] * r.y);
-        u[2 * j + 1] = pack<Io>(x[4 * j + 2] * r.x, x[4 * j + 3] * r.y);
-      }
+      pack_decayed<Io>(u, x, factors, column());
     }
     update(u, keys);
     if constexpr (kOut) {
@@ -153,18 +148,6 @@ class WideChain {
     arch::wgmma_commit();
   }
 
-  // d = tokens times the transpose of a 64 x 64 tile
-  __device__ __forceinline__ void multiply_tokens(float (&d)[32], std::uint32_t (&tokens)[16],
-                                                  std::uint32_t address) {
-    const arch::WgmmaDescriptor right = arch::descriptor(address);
-    arch::pin(tokens);
-    arch::pin(d);
-    arch::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) arch::wgmma_rs<Io, 64>(d, tokens + 4 * i, right + 2 * i, i > 0);
-    arch::wgmma_commit();
-  }
-
   // S += tokens K, in two groups.
   __device__ __forceinline__ void update(std::uint32_t (&tokens)[16], std::uint32_t address) {
     const arch::WgmmaDescriptor keys = arch::descriptor(address, kTileBytes);
@@ -181,41 +164,6 @@ class WideChain {
       }
       arch::wgmma_commit();
     }
-  }
-
-  // W^T = V^T - X^T diag(entry)
-  __device__ __forceinline__ void make_w(std::uint32_t (&w)[16], const float (&x)[32],
-                                         const Factors& factors) {
-    const auto& rest = s.rest[&factors - s.factors];
-    const int lane = thread() & 31;
-    const std::uint32_t values =
-        arch::shared_address(rest.values) +
-        arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
-                       static_cast<std::uint32_t>((thread() >> 5) * 2 + (lane >> 3 & 1)));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      std::uint32_t v[4];
-      arch::load_matrices_transposed(v, values + i * 2048);
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int j = 2 * i + k;
-        const float2 e = *reinterpret_cast<const float2*>(&factors.entry[8 * j + column()]);
-        const float2 v0 = unpack<Io>(v[2 * k]), v8 = unpack<Io>(v[2 * k + 1]);
-        w[2 * j] = pack<Io>(fmaf(-e.x, x[4 * j], v0.x), fmaf(-e.y, x[4 * j + 1], v0.y));
-        w[2 * j + 1] = pack<Io>(fmaf(-e.x, x[4 * j + 2], v8.x), fmaf(-e.y, x[4 * j + 3], v8.y));
-      }
-    }
-  }
-
-  __device__ __forceinline__ static void pack_tokens(std::uint32_t (&to)[16],
-                                                     const float (&from)[32]) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) to[i] = pack<Io>(from[2 * i], from[2 * i + 1]);
-  }
-
-  __device__ __forceinline__ static void scale(float (&y)[64], float factor) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) y[i] *= factor;
   }
 
   WideShared<Io>& s;
@@ -243,11 +191,7 @@ class WideOutputs : public OutTiles<Io> {
     release(s.queries_empty[m & 1]);
     release(s.state_empty);
     const Factors& factors = s.factors[stage];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 q = *reinterpret_cast<const float2*>(&factors.query[8 * j + column]);
-      o[4 * j] *= q.x, o[4 * j + 1] *= q.y, o[4 * j + 2] *= q.x, o[4 * j + 3] *= q.y;
-    }
+    scale_queries(o, factors, column);
     arch::wait(s.update_full, m & 1);
     multiply<1>(o, s.update, s.rest[stage].prepared[1], true);
     this->free_tiles();
@@ -256,8 +200,7 @@ class WideOutputs : public OutTiles<Io> {
     release(s.update_empty);
     release(s.rest_empty[stage]);
     std::uint32_t out[16];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) out[i] = pack<Io>(o[2 * i], o[2 * i + 1]);
+    pack_tokens<Io>(out, o);
     this->leave_last(0, c, rows, out, target);
   }
 
