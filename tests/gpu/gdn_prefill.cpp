@@ -133,6 +133,7 @@ TEST_F(GpuPrefill, GroupsOfHeads) {
 TEST_F(GpuPrefill, ManyTasks) {
   check_all("gdn_prefill:lens=700+3x40+64x20+0x5+130x6,hq=2,hv=4,seed=7", CaseOptions::plain());
   check_all("gdn_prefill:lens=1x600+65,hq=1,hv=2,seed=8", CaseOptions::plain());
+  check_all("gdn_prefill:lens=5x90+70,hq=2,hv=8,seed=9", CaseOptions::plain());
 }
 
 // One or a few sequences so long that the others would wait for them: kernels of their own walk over

@@ -26,7 +26,7 @@ struct FusedShared {
   std::uint32_t gates[2][2][2][64];
   ChunkInfo chunks[2][4];
   ChunkCursor cursors[2];
-  Task tasks[2];  // of the state warpgroups
+  StateTask tasks[2][2];  // of each state warpgroup, the current one and the next
   RankedRows ranked;
   arch::Mbarrier keys_full[kKeyStages], keys_empty[kKeyStages];
   arch::Mbarrier values_full[kValueStages], values_empty[kValueStages];
@@ -34,6 +34,8 @@ struct FusedShared {
   arch::Mbarrier scores_full[kPreparedStages], scores_empty[kPreparedStages];
   arch::Mbarrier factors_full[kFactorStages];
 };
+
+static_assert(sizeof(FusedShared<std::uint16_t>) <= 232448);
 
 // By one thread, before a barrier of the CTA. Warps arrive, not threads: 8 warps hold the state, 4
 // make a chunk's matrices.

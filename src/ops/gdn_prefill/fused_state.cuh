@@ -125,76 +125,125 @@ class FusedState {
         chain(pipe, shared.out[value_half], value_half, 3 + value_half) {}
 
   __device__ __forceinline__ void run() {
-    int n = 0;  // chunk, counted over all tasks
-    for (int round = 0; enter_task(round); round = task().next) {
-      load_initial(a.p, task().row, place(), chain.S);
-      const int chunks = task().chunks();
-      const int rows = task().length - (chunks - 1) * kChunk;  // of the last chunk
-      const OutTarget target{a.maps.out, a.p.out, task().head, task().begin};
-      int c = 0, kept = 0;  // chunks, checkpoints
-      bool first = true;    // no outputs of a chunk before have still to leave
-      for (;;) {
-        const int stop = checkpoint_tokens(a.p, task().row, kept, task().length);
-        if (stop == (c == chunks ? task().length : c * kChunk)) {
-          store_checkpoint(a.p, task().row, kept++, place(), chain.S);
-          continue;
-        }
-        if (c == chunks) break;
-        int end = stop >= task().length ? chunks : stop / kChunk;
-        const bool inside = end == c;
-        volatile float before[64];  // the state, while a part of the next chunk is walked over
-        if (inside) {
-          ++end;
-#pragma unroll
-          for (int i = 0; i < 64; ++i) before[i] = chain.S[i];
-        }
-        // Whoever makes T' has cleared the rows past the end before.
-        const int cleared = inside ? c : rows < kChunk ? chunks - 1 : -1;
-        // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
-#pragma unroll 1
-        for (; c < end; ++c, ++n) {
-          if (c == cleared) pipe.wait_inverse(n);
-          chain.template chunk<Walk::kOutputs>(n, c, first, target);
-          first = false;
-        }
-        if (inside) {
-          store_checkpoint(a.p, task().row, kept++, place(), chain.S);
-#pragma unroll
-          for (int i = 0; i < 64; ++i) chain.S[i] = before[i];
-          --c;
-          first = true;  // the part's outputs are nobody's
-        }
-      }
-      if (chunks > 0) chain.store_last_out(n - 1, chunks - 1, rows, target);
-      if (a.final_tiles) {
-        const std::int64_t slot = a.p.slots.write_slot(task().row);
-        if (slot != core::kNullSlot) {
-          chain.store_final_tiles(n, a.maps.final, task().head, static_cast<int>(slot));
-        }
-      } else {
-        store_final(a.p, task().row, place(), chain.S);
-      }
+    if constexpr (!Longs) step_aside();
+    if (chain.thread() == 0) find_task<Longs>(a, s.ranked, 0, task());
+    chain.sync();
+    bool loaded = false;                 // is the initial state there?
+    for (int n = 0; task().row >= 0;) {  // chunk, counted over all tasks
+      if (!loaded) load_initial(a.p, task().row, place(task()), chain.S);
+      if (chain.thread() == 0) look_ahead();
+      n = walk(n);
+      chain.sync();  // all know the next task
+      loaded = change_states(n);
+      chain.sync();  // nobody needs this one any more
+      turn ^= 1;
     }
     chain.finish();
   }
 
  private:
-  __device__ __forceinline__ Task& task() const { return s.tasks[half]; }
-
-  __device__ __forceinline__ FragmentPlace place() const {
-    return {task().head, chain.value_row(), chain.column()};
+  __device__ __forceinline__ StateTask& task() const { return s.tasks[half][arch::opaque(turn)]; }
+  __device__ __forceinline__ StateTask& next() const {
+    return s.tasks[half][arch::opaque(turn) ^ 1];
   }
 
-  __device__ __forceinline__ bool enter_task(int round) {
-    chain.sync();
-    if (chain.thread() == 0 && !find_task<Longs>(a, s.ranked, round, task())) task().row = -1;
-    chain.sync();
-    return task().row >= 0;
+  __device__ __forceinline__ FragmentPlace place(const Task& of) const {
+    return {of.head, chain.value_row(), chain.column()};
+  }
+
+  // A CTA that has a task less than others begins half a task later: not all of them read and write
+  // states at the same time then.
+  __device__ __forceinline__ void step_aside() const {
+    const int rows = static_cast<int>(a.p.sequences.rows), ctas = static_cast<int>(gridDim.x);
+    const int cta = static_cast<int>(blockIdx.x), last = (a.tasks - 1) / ctas;  // round
+    const bool has_last = last * ctas + (last & 1 ? ctas - 1 - cta : cta) < a.tasks;
+    if (has_last || last < 3 || rows > kKeptRows || s.ranked.length[rows - 1] <= 0) return;
+    constexpr int kHalfChunk = 2150, kHalfTask = 4500;  // clocks, of the shortest sequence
+    const int chunks = (s.ranked.length[rows - 1] + kChunk - 1) / kChunk;
+    const long long begin = clock64();
+    while (clock64() - begin < chunks * kHalfChunk + kHalfTask) __nanosleep(200);
+  }
+
+  // The next task, and its initial state to L2: the change of tasks waits for no memory then.
+  __device__ __forceinline__ void look_ahead() {
+    find_task<Longs>(a, s.ranked, task().next, next());
+    if (a.dense_states && next().row >= 0 && next().from >= 0) {
+      prefetch_initial(a.p, next().from, next().head, half);
+    }
+  }
+
+  // All chunks of the task, the first of which is the n-th of all. The number of the next task's.
+  __device__ __forceinline__ int walk(int n) {
+    const int chunks = task().chunks();
+    const int rows = task().length - (chunks - 1) * kChunk;  // of the last chunk
+    const OutTarget target{a.maps.out, a.p.out, task().head, task().begin};
+    int c = 0, kept = 0;  // chunks, checkpoints
+    bool first = true;    // no outputs of a chunk before have still to leave
+    for (;;) {
+      const int stop = checkpoint_tokens(a.p, task().row, kept, task().length);
+      if (stop == (c == chunks ? task().length : c * kChunk)) {
+        store_checkpoint(a.p, task().row, kept++, place(task()), chain.S);
+        continue;
+      }
+      if (c == chunks) break;
+      int end = stop >= task().length ? chunks : stop / kChunk;
+      const bool inside = !Longs && end == c;  // only of a list, see ChunkCursor
+      volatile float before[64];  // the state, while a part of the next chunk is walked over
+      if (inside) {
+        ++end;
+#pragma unroll
+        for (int i = 0; i < 64; ++i) before[i] = chain.S[i];
+      }
+      // Whoever makes T' has cleared the rows past the end before.
+      const int cleared = inside ? c : rows < kChunk ? chunks - 1 : -1;
+      // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
+#pragma unroll 1
+      for (; c < end; ++c, ++n) {
+        if (c == cleared) pipe.wait_inverse(n);
+        chain.template chunk<Walk::kOutputs>(n, c, first, target);
+        first = false;
+      }
+      if (inside) {
+        store_checkpoint(a.p, task().row, kept++, place(task()), chain.S);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) chain.S[i] = before[i];
+        --c;
+        first = true;  // the part's outputs are nobody's
+      }
+    }
+    if (chunks > 0) chain.store_last_out(n - 1, chunks - 1, rows, target);
+    return n;
+  }
+
+  // The final state leaves and, where that is simple, the next task's comes into its registers
+  // meanwhile. Has it?
+  __device__ __forceinline__ bool change_states(int n) {
+    if (!a.final_tiles) {
+      if (task().to >= 0) store_state(a.p, a.p.final, task().to, place(task()), chain.S);
+      return false;
+    }
+    const bool simple =
+        next().row >= 0 && (next().from < 0 || (a.dense_states && a.p.initial.k_stride == 1 &&
+                                                a.p.initial.dtype == DType::kFloat32));
+    if (!simple) {
+      if (task().to >= 0) chain.store_final_tiles(n, a.maps.final, task().head, task().to);
+      return false;
+    }
+    const DenseInitial initial(a.p.initial, next().from, place(next()));
+    if (task().to >= 0) {
+      chain.store_final_tiles(n, a.maps.final, task().head, task().to,
+                              [&](int part) { initial.load(part, chain.S); });
+    } else {
+#pragma unroll
+      for (int part = 0; part < 4; ++part) initial.load(part, chain.S);
+    }
+    return true;
   }
 
   FusedShared<Io>& s;
   const FusedArguments& a;
   const int half;  // which 64 value rows
+  int turn = 0;    // which of the two tasks is the current one
   const FusedPipe<Io> pipe;
   StateChain<Io, FusedPipe<Io>> chain;
 };

@@ -15,12 +15,13 @@
 namespace hyla::gdn {
 
 inline constexpr int kRankedRows = 512;  // more sequences than this are taken as they come
-inline constexpr int kKeptRows = 64;     // up to so many, tokens are looked up once
+inline constexpr int kKeptRows = 96;     // up to so many, tokens and slots are looked up once
 
 // What a CTA keeps of the sequences, by rank.
 struct RankedRows {
   std::uint16_t row[kRankedRows];
   int begin[kKeptRows], length[kKeptRows];  // tokens; length < 0: padding
+  int from[kKeptRows], to[kKeptRows];       // slots of states, see find_slots
   int first, ctas;                          // the first task, and who shares them
   int most;                                 // tokens of a sequence: longer ones are others' work
 };
@@ -28,10 +29,22 @@ struct RankedRows {
 struct Task {
   int row, head;
   int begin, length;  // tokens
+  int rank;           // of the row
   int next;           // round of the CTA's next task
 
   __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
 };
+
+// Where a row's initial state is and its final one goes; -1: it starts from zero, is not kept.
+struct StateSlots {
+  int from, to;
+};
+__device__ __forceinline__ StateSlots find_slots(const PrefillProblem& p, int row) {
+  static_assert(core::kNullSlot == -1);
+  const bool starts = p.starts_from_pool(row);
+  return {starts ? static_cast<int>(p.slots.read_slot(row)) : -1,
+          p.final.present() ? static_cast<int>(p.slots.write_slot(row)) : -1};
+}
 
 // By one thread, before a barrier. Sequences that others walk over (long_rows.cuh) have the first
 // ranks, and multiprocessors of their own.
@@ -47,12 +60,14 @@ __device__ __forceinline__ void leave_long_rows(const FusedArguments& a, RankedR
 struct OwnRow {
   int begin = 0, length = 0;
   bool padding = false;
+  StateSlots slots = {};
 
   __device__ __forceinline__ explicit OwnRow(const PrefillProblem& p) {
     const int own = own_thread(), rows = static_cast<int>(p.sequences.rows);
     if (rows > kRankedRows || own >= rows) return;
     find_tokens(p, own, begin, length);
     padding = p.slots.read_slot(own) == core::kNullSlot;
+    if (rows <= kKeptRows) slots = find_slots(p, own);
   }
 };
 
@@ -74,6 +89,8 @@ __device__ __forceinline__ void rank_rows(const PrefillProblem& p, const OwnRow&
     if (rows <= kKeptRows) {
       ranked.begin[rank] = row.begin;
       ranked.length[rank] = row.padding ? -1 : length;
+      ranked.from[rank] = row.slots.from;
+      ranked.to[rank] = row.slots.to;
     }
   }
 }
@@ -98,6 +115,7 @@ __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedR
     if (index >= a.tasks) continue;
     const int rank = a.by_heads(index);
     task.head = index - rank * heads;
+    task.rank = rank;
     task.next = round + 1;
     task.row = rows > kRankedRows ? rank : ranked.row[rank];
     if (rows <= kKeptRows) {
@@ -108,6 +126,22 @@ __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedR
       find_tokens(p, task.row, task.begin, task.length);
       if (!Longs || task.length <= ranked.most) return true;
     }
+  }
+}
+
+struct StateTask : Task, StateSlots {};
+
+// The same with the slots; a row below 0: there is none.
+template <bool Longs>
+__device__ __forceinline__ void find_task(const FusedArguments& a, const RankedRows& ranked,
+                                          int round, StateTask& task) {
+  if (!find_task<Longs>(a, ranked, round, static_cast<Task&>(task))) {
+    task.row = -1;
+  } else if (a.p.sequences.rows <= kKeptRows) {
+    task.from = ranked.from[task.rank];
+    task.to = ranked.to[task.rank];
+  } else {
+    static_cast<StateSlots&>(task) = find_slots(a.p, task.row);
   }
 }
 

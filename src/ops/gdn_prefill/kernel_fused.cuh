@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   const OwnRow own(a.p);
   // Of one sequence the first task is known before its length is.
   if (a.dense_states && a.p.sequences.rows == 1 && (thread & 127) == 64 && group < 2) {
-    prefetch_initial(a.p, 0, static_cast<int>(blockIdx.x), group);
+    const int slot = find_slots(a.p, 0).from;
+    if (slot >= 0) prefetch_initial(a.p, slot, static_cast<int>(blockIdx.x), group);
   }
   // The blocks above the diagonal of T' and P are zero and stay so.
   auto* prepared = reinterpret_cast<uint4*>(&s.prepared);

@@ -48,12 +48,31 @@ __device__ __forceinline__ void load_initial(const PrefillProblem& p, int row,
   for (int i = 0; i < 64; ++i) S[i] = 0.0f;
 }
 
+// The same of a float32 state of 128 by 128 with contiguous rows, 32 keys at a time.
+struct DenseInitial {
+  const float* from;  // the thread's first element; null: the state is zero
+
+  __device__ __forceinline__ DenseInitial(const PoolView& pool, int slot, const FragmentPlace& at)
+      : from(slot < 0 ? nullptr
+                      : static_cast<const float*>(pool.data) +
+                            fragment_offset(pool, slot, at.head, at.v, at.k)) {}
+
+  __device__ __forceinline__ void load(int part, float (&S)[64]) const {
+#pragma unroll
+    for (int j = 4 * part; j < 4 * part + 4; ++j) {
+      float2 x = {}, y = {};
+      if (from != nullptr) {
+        x = fragment::load_pair(from + 8 * j);
+        y = fragment::load_pair(from + 8 * 128 + 8 * j);
+      }
+      S[4 * j] = x.x, S[4 * j + 1] = x.y, S[4 * j + 2] = y.x, S[4 * j + 3] = y.y;
+    }
+  }
+};
+
 // One half of an initial state that is one piece of memory, to L2. By one thread.
-__device__ __forceinline__ void prefetch_initial(const PrefillProblem& p, int row, int head,
-                                                 int half) {
-  if (!p.starts_from_pool(row)) return;
-  const std::int64_t slot = p.slots.read_slot(row);
-  if (slot == core::kNullSlot) return;
+__device__ __forceinline__ void prefetch_initial(const PrefillProblem& p, std::int64_t slot,
+                                                 int head, int half) {
   const std::int64_t size = p.initial.dtype == DType::kFloat32 ? 4 : 2;
   const std::int64_t bytes = p.K * p.V * size / 2;
   const std::int64_t at = slot * p.initial.slot_stride + head * p.initial.head_stride;
