@@ -1,9 +1,9 @@
 // The auxiliary role: T' and P of a chunk (chunk_matrices.cuh), ahead of the state warpgroups.
 //
 // Two warpgroups take the even and the odd chunks, so that one may spend two periods of the state
-// warpgroups on a chunk. Warp 3 has most of T' to make: warp 0 sums the gates of the next chunk, warp
-// 1 looks for the one after it, warp 2 has the betas. They ask for the tiles of the first chunks, the
-// state warpgroups for all others.
+// warpgroups on a chunk. Warp 3 has most of T' to make: warp 0 sums the gates of the next chunk,
+// warp 1 looks for the one after it, warp 2 has the betas. They ask for the tiles of the first
+// chunks, the state warpgroups for all others.
 #pragma once
 
 #include "arch/named_barrier.cuh"

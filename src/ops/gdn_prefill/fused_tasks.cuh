@@ -96,8 +96,8 @@ __device__ __forceinline__ void rank_rows(const PrefillProblem& p, const OwnRow&
 }
 
 // The CTA's task of this round or, where that is padding, of a later one. False: there is none.
-// Longs: some sequences may be others' work. Without, what would be read of `ranked` is constant: the
-// reads alone cost the loop over chunks its addresses in uniform registers (README.md).
+// Longs: some sequences may be others' work. Without, what would be read of `ranked` is constant:
+// the reads alone cost the loop over chunks its addresses in uniform registers (README.md).
 template <bool Longs>
 __device__ __forceinline__ bool find_task(const FusedArguments& a, const RankedRows& ranked,
                                           int round, Task& task) {

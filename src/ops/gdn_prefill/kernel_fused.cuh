@@ -11,8 +11,8 @@ namespace hyla::gdn {
 inline constexpr int kFusedThreads = 512;
 inline constexpr int kStateRegisters = 192, kAuxiliaryRegisters = 64;
 
-// grid: one CTA an SM, or as many as there are tasks. Longs: sequences may be long enough for kernels
-// of their own (long_rows.cuh), behind which it runs.
+// grid: one CTA an SM, or as many as there are tasks. Longs: sequences may be long enough for
+// kernels of their own (long_rows.cuh), behind which it runs.
 template <class Io, bool Normalised, bool Longs>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused(const __grid_constant__ FusedArguments a) {

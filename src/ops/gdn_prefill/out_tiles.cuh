@@ -19,8 +19,8 @@ struct OutTarget {
   int values = 128;
 };
 
-// Where the lane's row of a 16 x 16 block of tokens by values lies in a tile of a warpgroup's values,
-// for transposing accesses.
+// Where the lane's row of a 16 x 16 block of tokens by values lies in a tile of a warpgroup's
+// values, for transposing accesses.
 __device__ __forceinline__ std::uint32_t token_block(int thread) {
   const int lane = thread & 31;
   return arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),

@@ -141,8 +141,8 @@ class StateChain : public OutTiles<Io> {
   }
 
   // S after chunk n - 1, by the copy engine: four tiles of 32 keys, in turns through the two that
-  // are there for O. Whoever uses these next calls free_tiles before. `left`: called with the number
-  // of 32 keys whose part of S is not needed any more.
+  // are there for O. Whoever uses these next calls free_tiles before. `left`: called with the
+  // number of 32 keys whose part of S is not needed any more.
   template <class Left>
   __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
                                                     int slot, Left left) {

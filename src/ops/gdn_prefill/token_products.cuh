@@ -1,5 +1,5 @@
-// What the chains of states do with tokens in registers, 64 of them as the columns of an accumulator:
-// a thread holds columns 8 j + column and the one after, of two value rows.
+// What the chains of states do with tokens in registers, 64 of them as the columns of an
+// accumulator: a thread holds columns 8 j + column and the one after, of two value rows.
 #pragma once
 
 #include "arch/matrix.cuh"
@@ -31,7 +31,8 @@ __device__ __forceinline__ void pack_tokens(std::uint32_t (&to)[16], const float
   for (int i = 0; i < 16; ++i) to[i] = pack<Io>(from[2 * i], from[2 * i + 1]);
 }
 
-// The same of U with the decay to the end of a chunk that is not mild: it goes into the update only.
+// The same of U with the decay to the end of a chunk that is not mild: it goes into the update
+// only.
 template <class Io>
 __device__ __forceinline__ void pack_decayed(std::uint32_t (&to)[16], const float (&u)[32],
                                              const Factors& factors, int column) {
