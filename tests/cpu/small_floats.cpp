@@ -133,7 +133,8 @@ TEST_P(OneByte, AppendDividesByTheScaleOfARun) {
         const double want = scale == 0 ? 0 : numbers[i] / scale;
         const double got = whole ? static_cast<std::int8_t>(k[i])
                                  : static_cast<double>(detail::e4m3_to_float(k[i]));
-        const double step = whole ? 1 : std::ldexp(1, std::max(-9, std::ilogb(want) - 3));
+        const int exponent = want == 0 ? -6 : std::max(-6, std::ilogb(want));
+        const double step = whole ? 1 : std::ldexp(1, exponent - 3);
         EXPECT_LE(std::fabs(got - want), step / 2 + std::fabs(want) * 0x1p-22)
             << numbers[i] << " of scale " << scale << " by " << candidate.implementation;
         EXPECT_EQ(v[i], k[i]);
