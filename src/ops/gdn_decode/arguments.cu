@@ -61,7 +61,7 @@ bool is_usual(const DecodeProblem& p) {
 }
 
 bool takes_gated(const DecodeProblem& p) {
-  return is_usual(p) && p.layout == StateLayout::kVK && p.K == kGatedDim && p.V == kGatedDim &&
+  return is_usual(p) && p.K == kGatedDim && p.V == kGatedDim &&
          p.q.dtype != DType::kFloat32 && p.norm.z.dtype == p.q.dtype && is_short(p.norm.z, p) &&
          p.norm.weight.stride <= kMaxStride;
 }
@@ -82,7 +82,7 @@ GatedArguments gated_arguments(const DecodeProblem& p) {
 const char* decode_refuses(const DecodeProblem& p, const Context& context) {
   if (const char* reason = device::refuses_device(context)) return reason;
   if (p.norm.present() && !takes_gated(p)) {
-    return "fuses the gated norm into the usual call with kVK, K = V = 128 and 16 bits";
+    return "fuses the gated norm into the usual call with K = V = 128 and 16 bits";
   }
   if (p.heads > kMaxFastHeads || p.sequences.rows > kMaxGrid)
     return "more heads or rows than a grid";

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "arch/cluster.cuh"
+#include "arch/registers.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
 #include "ops/gdn_decode/arguments.cuh"
@@ -21,30 +22,34 @@ template <bool Gated>
 using HeadValuesIf = std::conditional_t<Gated, HeadValues, NoHeadValues>;
 
 // What the other warps do for it: they arrive at the cluster's barrier early and wait late.
-template <bool Gated>
+template <int Ctas>
 __device__ __forceinline__ void arrive_for_head() {
-  if (Gated && gridDim.x > 1) arch::arrive_at_cluster();
+  if constexpr (Ctas > 1) arch::arrive_at_cluster();
 }
-template <bool Gated>
+template <int Ctas>
 __device__ __forceinline__ void wait_for_head() {
-  if (Gated && gridDim.x > 1) arch::wait_for_cluster();
+  if constexpr (Ctas > 1) arch::wait_for_cluster();
 }
 
+// CTAs of a head, as far as its end needs to know.
+template <bool Gated, int ValuesOfCta>
+inline constexpr int kHeadCtas = Gated ? kGatedDim / ValuesOfCta : 1;
+
 // By the warp of a CTA that owns no part of the state.
-template <class Io>
+template <class Io, int Ctas>
 class GatedHead {
  public:
   // Before anything else.
   __device__ __forceinline__ GatedHead(HeadValues& values, int lane)
-      : values_(values), lane_(lane), first_(blockIdx.x == 0) {
-    if (gridDim.x == 1) return;
+      : values_(values), lane_(lane), first_(Ctas == 1 || blockIdx.x == 0) {
+    if constexpr (Ctas == 1) return;
     if (first_ && lane == 0) {
       arch::init(values.all, 1);
       arch::fence_mbarrier_init();
       arch::arrive_expecting(values.all, kGatedDim * sizeof(float));
     }
     __syncwarp();
-    arrive_for_head<true>();
+    arrive_for_head<Ctas>();
   }
   __device__ __forceinline__ void load(const GatedArguments& a, std::int64_t z_offset) {
 #pragma unroll
@@ -58,7 +63,7 @@ class GatedHead {
   }
   // Behind wait_for_head().
   __device__ __forceinline__ void send(int value, float o) {
-    if (gridDim.x == 1) {
+    if constexpr (Ctas == 1) {
       values_.o[value] = o;
     } else {
       arch::send(&values_.o[value], o, values_.all, 0);
@@ -67,8 +72,16 @@ class GatedHead {
   // After the last.
   __device__ __forceinline__ void write(const GatedArguments& a, Io* out) {
     if (!first_) return;
+    float gate[kOwn];  // while the others' values are on their way
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const float z = device::to_float(z_[i]);
+      gate[i] =
+          gates::sigmoid(z) * (a.silu ? z : 1.0f) * device::number(weight_[i], a.weight_dtype);
+    }
+    arch::pin(gate);
     __syncwarp();
-    if (gridDim.x > 1) arch::wait(values_.all, 0);
+    if constexpr (Ctas > 1) arch::wait(values_.all, 0);
     float o[kOwn], sum = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
@@ -78,10 +91,7 @@ class GatedHead {
     const float factor = rsqrtf(device::sum_lanes<32>(sum) / kGatedDim + a.eps);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const float z = device::to_float(z_[i]);
-      const float gate = gates::sigmoid(z) * (a.silu ? z : 1.0f);
-      out[lane_ + 32 * i] =
-          device::from_float<Io>(o[i] * factor * device::number(weight_[i], a.weight_dtype) * gate);
+      out[lane_ + 32 * i] = device::from_float<Io>(o[i] * factor * gate[i]);
     }
   }
 
@@ -97,7 +107,7 @@ class GatedHead {
 struct NoGatedHead {
   __device__ __forceinline__ NoGatedHead(const NoHeadValues&, int) {}
 };
-template <bool Gated, class Io>
-using GatedHeadIf = std::conditional_t<Gated, GatedHead<Io>, NoGatedHead>;
+template <bool Gated, class Io, int Ctas>
+using GatedHeadIf = std::conditional_t<Gated, GatedHead<Io, Ctas>, NoGatedHead>;
 
 }  // namespace hyla::gdn

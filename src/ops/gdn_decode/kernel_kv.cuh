@@ -7,14 +7,18 @@
 // more owns no lines: it makes the token's scalars meanwhile, and o at the end.
 #pragma once
 
+#include "arch/barrier_arrival.cuh"
 #include "arch/grid_dependency.cuh"
+#include "arch/named_barrier.cuh"
 #include "arch/registers.cuh"
+#include "ops/gdn_decode/gated_epilogue.cuh"
 #include "ops/gdn_decode/requests.cuh"
 #include "ops/gdn_decode/token_scalars.cuh"
 
 namespace hyla::gdn {
 
-template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_>
+template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_,
+          bool Early_ = false, bool Again_ = false, int Resident_ = 0, bool Gated_ = false>
 struct DecodeKvPolicy {
   using State = State_;
   using Io = Io_;
@@ -26,18 +30,27 @@ struct DecodeKvPolicy {
   static constexpr int kGroups = 32 / kLanes;      // lines of one access
   static constexpr int kLines = kLoads * kGroups;  // lines a warp owns
   static constexpr int kWarps = kK / kLines;       // that own lines
+  static constexpr int kThreads = 32 * (kWarps + 1);
   static constexpr int kColumns = kLanes * kChunk;
   static constexpr bool kServed = Served_;  // the warp without lines sums the columns for all
+  static constexpr bool kEarly = Early_;    // and does it while they make their sums with q
+  static constexpr bool kAgain = Again_ && sizeof(State) == 2;  // forget()
+  static constexpr int kCtas = Resident_ > 0 ? Resident_ / (kWarps + 1) : kWarps > 8 ? 1 : 0;
+  static constexpr bool kGated = Gated_;  // gated_epilogue.cuh
+  static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kColumns>;
   static_assert(kWarps >= 1 && kK % kLines == 0);
+  static_assert(kServed || !kEarly);
 };
 
 // What the warps tell each other.
 template <class P>
 struct KvShared {
   TokenScalars token;
+  UnpackAgainIf<P::kAgain> again;
   alignas(16) float k_dot[P::kWarps][P::kColumns];
   alignas(16) float q_dot[P::kWarps][P::kColumns];
   alignas(16) float v[P::kColumns];
+  HeadValuesIf<P::kGated> head;
 };
 
 // Sums a lane's columns over the lane groups into `to`, which has a place for each column of the
@@ -69,6 +82,30 @@ __device__ __forceinline__ void sum_lane_groups(float (&dot)[P::kChunk], int lan
   }
 }
 
+// The barrier at which the sums with k are there. Early: the warps with lines do not wait, they go
+// on to q.
+template <class P>
+__device__ __forceinline__ void sync_sums() {
+  if constexpr (P::kEarly) {
+    arch::sync_threads(1, P::kThreads);
+  } else {
+    __syncthreads();
+  }
+}
+
+template <class P>
+__device__ __forceinline__ float sum_column(const float (&dots)[P::kWarps][P::kColumns],
+                                            int column) {
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < P::kWarps; ++w) sum += dots[w][column];
+  return sum;
+}
+
+__device__ __forceinline__ float output_of(const TokenScalars& token, float qS, float step) {
+  return token.q_factor * (qS * token.alpha + token.qk * step);
+}
+
 // The warp that owns no lines: the token's scalars, v and o.
 template <class P>
 __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared<P>& shared,
@@ -78,6 +115,7 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
   constexpr int kOwn = (P::kColumns + 31) / 32;
   const std::uint32_t row = blockIdx.z, head = blockIdx.y;
   const int first_column = static_cast<int>(blockIdx.x) * P::kColumns;
+  GatedHeadIf<P::kGated, Io, P::kHeadCtas> gated(shared.head, lane);
   arch::wait_for_previous_grid();
   const Slot<O> slot = read_slot<O>(a, row);
   Io v_bits[kOwn];
@@ -88,6 +126,7 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
       v_bits[i] = static_cast<const Io*>(a.v)[at<O>(a.v_stride, row, head) + first_column + column];
     }
   }
+  if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
   const TokenScalars token = make_scalars<O, Io, P::kK>(a, row, head, key_head_of(a, head), lane);
   float v[kOwn];
 #pragma unroll
@@ -95,30 +134,47 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
     v[i] = device::to_float(v_bits[i]);
     if (lane + 32 * i < P::kColumns) shared.v[lane + 32 * i] = v[i];
   }
-  if (lane == 0) shared.token = token;
-  __syncthreads();
+  if (lane == 0) shared.token = token, shared.again = {};
+  sync_sums<P>();
   if (is_null<O>(a, slot)) return;
+  float o[kOwn], step[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int column = lane + 32 * i;
+    if (P::kGated) __syncwarp();  // few values at a time: registers
+    if (column >= P::kColumns) continue;
+    const float kS = sum_column<P>(shared.k_dot, column);
+    step[i] = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
+    if (P::kServed) shared.v[column] = step[i];
+    if (!P::kEarly) o[i] = output_of(token, sum_column<P>(shared.q_dot, column), step[i]);
+  }
+  if constexpr (P::kServed) __syncthreads();
+  if constexpr (P::kEarly) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int column = lane + 32 * i;
+      if (column >= P::kColumns) continue;
+      o[i] = output_of(token, sum_column<P>(shared.q_dot, column), step[i]);
+    }
+  }
+  wait_for_head<P::kHeadCtas>();
+  Io* out = static_cast<Io*>(a.out) + at<O>(a.out_stride, row, head);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int column = lane + 32 * i;
     if (column >= P::kColumns) continue;
-    float kS = 0, qS = 0;
-#pragma unroll
-    for (int w = 0; w < P::kWarps; ++w) {
-      kS += shared.k_dot[w][column];
-      qS += shared.q_dot[w][column];
+    if constexpr (P::kGated) {
+      gated.send(first_column + column, o[i]);
+    } else {
+      out[first_column + column] = device::from_float<Io>(o[i]);
     }
-    const float step = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
-    if (P::kServed) shared.v[column] = step;
-    static_cast<Io*>(a.out)[at<O>(a.out_stride, row, head) + first_column + column] =
-        device::from_float<Io>(token.q_factor * (qS * token.alpha + token.qk * step));
   }
-  if (P::kServed) __syncthreads();
+  if constexpr (P::kGated) gated.write(a.gated, out);
 }
 
 // q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, K, V]; grid (V / kColumns, HV, B)
 template <class P>
-__global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
+__global__ void __launch_bounds__(P::kThreads, P::kCtas)
     decode_kv(const __grid_constant__ DecodeArguments a) {
   using State = typename P::State;
   using Io = typename P::Io;
@@ -170,6 +226,7 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
   }
   const Slot<O> write = write_slot<O>(a, row, slot);
 
+  arrive_for_head<P::kHeadCtas>();
   float k[P::kLoads], q[P::kLoads];
   k_bits.unpack(k);
   q_bits.unpack(q);
@@ -181,20 +238,35 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) {
       k_dot[j] += s[j] * k[i];
-      q_dot[j] += s[j] * q[i];
+      if (!P::kEarly) q_dot[j] += s[j] * q[i];
     }
   }
   sum_lane_groups<P>(k_dot, lane, &shared.k_dot[warp][own_column]);
-  sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
-  __syncthreads();
+  if constexpr (P::kEarly) {
+    arch::arrive_threads(1, P::kThreads);
+  } else {
+    sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
+    __syncthreads();
+  }
+  wait_for_head<P::kHeadCtas>();
   if (padding) return;  // the whole grid row
-  const TokenScalars token = shared.token;
   float step[P::kChunk];
   if constexpr (P::kServed) {
+    if constexpr (P::kEarly) {
+#pragma unroll
+      for (int i = 0; i < P::kLoads; ++i) {
+        float s[P::kChunk];
+        lines[i].unpack(s);
+#pragma unroll
+        for (int j = 0; j < P::kChunk; ++j) q_dot[j] += s[j] * q[i];
+      }
+      sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
+    }
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) step[j] = shared.v[own_column + j];
   } else {
+    const TokenScalars token = shared.token;
     const float from_v = token.k_factor * token.beta;
     const float from_k = from_v * token.k_factor * token.alpha;
 #pragma unroll
@@ -207,14 +279,21 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kWarps > 8 ? 1 : 0)
   }
   if (O == Options::kAny && is_null<O>(a, write)) return;
   State* to = in_slot(write);
+  if constexpr (P::kAgain) {
+#pragma unroll
+    for (int i = 0; i < P::kLoads; ++i) forget(lines[i], shared.again);
+    forget(k_bits, shared.again);
+    k_bits.unpack(k);
+  }
+  const float alpha = shared.token.alpha;
 #pragma unroll
   for (int i = 0; i < P::kLoads; ++i) {
     float s[P::kChunk];
     lines[i].unpack(s);
 #pragma unroll
-    for (int j = 0; j < P::kChunk; ++j) s[j] = token.alpha * s[j] + k[i] * step[j];
+    for (int j = 0; j < P::kChunk; ++j) s[j] = alpha * s[j] + k[i] * step[j];
     lines[i].pack(s);
-    lines[i].store(to + i * line_stride);
+    store_whole(lines[i], to + i * line_stride);
   }
 }
 

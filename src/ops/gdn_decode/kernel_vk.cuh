@@ -16,7 +16,7 @@
 namespace hyla::gdn {
 
 template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, int Warps_,
-          int Parts_ = 1, bool Gated_ = false>
+          int Parts_ = 1, bool Again_ = false, bool Gated_ = false>
 struct DecodeVkPolicy {
   using State = State_;
   using Io = Io_;
@@ -35,6 +35,8 @@ struct DecodeVkPolicy {
   static constexpr int kRowsOfCta = kRows * (kWarps / kParts);
   static constexpr int kColumns = kChunk * kChunks;  // K elements a lane holds
   static constexpr bool kGated = Gated_;             // gated_epilogue.cuh
+  static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kRowsOfCta>;
+  static constexpr bool kAgain = Again_ && sizeof(State) == 2;  // forget(), where served
   static_assert(kRowsPerLane <= kLanes && kRowsPerLane >= 1);
   static_assert(kWarps % kParts == 0);
 
@@ -102,6 +104,13 @@ struct VkRows {
       }
     }
   }
+  __device__ __forceinline__ void forget_all(const UnpackAgain& again) {
+#pragma unroll
+    for (auto& row : chunks) {
+#pragma unroll
+      for (auto& chunk : row) forget(chunk, again);
+    }
+  }
   // Row r becomes alpha S + step k in `to`.
   template <bool Whole>
   __device__ __forceinline__ void update(int r, float alpha, float step,
@@ -154,6 +163,7 @@ struct RowSums {
 template <class P>
 struct VkShared {
   alignas(16) float alpha, from_k;
+  UnpackAgainIf<P::kAgain> again;
   alignas(16) float k_dot[P::kRowsOfCta][P::kParts];
   alignas(16) float q_dot[P::kRowsOfCta][P::kParts];
   alignas(16) float v[P::kRowsOfCta];  // times from_v
@@ -176,7 +186,7 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
   constexpr Options O = P::kOptions;
   constexpr int kRowsOfCta = P::kRowsOfCta, kOwn = (kRowsOfCta + 31) / 32;
   const std::uint32_t row = blockIdx.z, head = blockIdx.y;
-  GatedHeadIf<P::kGated, Io> gated(shared.head, lane);
+  GatedHeadIf<P::kGated, Io, P::kHeadCtas> gated(shared.head, lane);
   arch::wait_for_previous_grid();
   const auto value_of = [&](int i) {  // the value row of place i
     const int place = lane + 32 * i, in_warp = place % P::kRows;
@@ -201,10 +211,10 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
     v[i] = factors.from_v * device::to_float(v_bits[i]);
     if (lane + 32 * i < kRowsOfCta) shared.v[lane + 32 * i] = v[i];
   }
-  if (lane == 0) shared.alpha = factors.alpha, shared.from_k = factors.from_k;
+  if (lane == 0) shared.alpha = factors.alpha, shared.from_k = factors.from_k, shared.again = {};
   __syncthreads();
   if (is_null<O>(a, slot)) return;
-  wait_for_head<P::kGated>();
+  wait_for_head<P::kHeadCtas>();
   Io* out = static_cast<Io*>(a.out) + at<O>(a.out_stride, row, head);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
@@ -282,7 +292,7 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1))
   }
   VkRequests<P> own;
   own.send(a, warp, lane, [](const auto&) {});
-  arrive_for_head<P::kGated>();
+  arrive_for_head<P::kHeadCtas>();
   const Slot<O> write = write_slot<O>(a, own.row, own.slot);
   float q[P::kColumns], k[P::kColumns];
   own.k_bits.unpack(k);
@@ -294,11 +304,12 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1))
     shared.q_dot[place][warp % P::kParts] = sums.q;
   }
   __syncthreads();
-  wait_for_head<P::kGated>();
+  wait_for_head<P::kHeadCtas>();
   if (own.padding) return;  // the whole grid row
   if (O == Options::kAny && is_null<O>(a, write)) return;
   const float alpha = shared.alpha, from_k = shared.from_k;
   auto* to = own.in_slot(a, write);
+  if constexpr (P::kAgain) own.rows.forget_all(shared.again);
 #pragma unroll
   for (int r = 0; r < P::kRowsPerLane; ++r) {
     const int place = P::place(warp, own.group, r);

@@ -17,6 +17,10 @@ struct DecodeVariant {
   // the columns for them, behind a second barrier; else each does.
   bool served = false;
   int parts = 1;  // kVK: warps side by side along a row
+  bool early =
+      false;  // kKV, served: the sums with k first, those with q while the others are added
+  bool again = false;  // 16-bit states, served or kKV: unpacked twice, which saves registers
+  int resident = 0;    // kKV: warps that an SM must have room for
 };
 
 // Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
@@ -42,16 +46,29 @@ constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
   if (element_bytes == 4) {
     return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, kMany, kMany, kMany}};
   }
-  return {{{4 * kMiB, 4, 4, 0, true}, {32 * kMiB, 4, 8, 0, true}, kMany, kMany, kMany}};
+  // 8 MiB are one wave of CTAs if an SM has room for eight, so registers count.
+  return {{{.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
+           {.most_bytes = 8 * kMiB, .loads = 8, .lanes = 4, .again = true, .resident = 24},
+           {.most_bytes = 64 * kMiB, .loads = 4, .lanes = 8, .served = true},
+           kMany,
+           kMany}};
 }
 
-// With the fused norm, kVK, K = V = 128: the values of a head are one CTA, or a cluster of at most
-// kMaxCluster. All are served.
+// With the fused norm, K = V = 128: the values of a head are one CTA, or a cluster of at most
+// kMaxCluster. kVK: all are served.
 using GatedVariants = std::array<DecodeVariant, 2>;
 
 constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
   if (element_bytes == 4) return {{{8 * kMiB, 8, 32, 4, true}, {kAnyBytes, 8, 32, 4, true}}};
-  return {{{2 * kMiB, 2, 16, 4, true}, {kAnyBytes, 8, 16, 8, true}}};
+  constexpr DecodeVariant kMany{
+      .most_bytes = kAnyBytes, .loads = 8, .lanes = 16, .warps = 8, .served = true, .again = true};
+  return {{{2 * kMiB, 2, 16, 4, true}, kMany}};
+}
+
+constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
+  if (element_bytes == 4) return {{{4 * kMiB, 4, 4}, {kAnyBytes, 8, 8, 0, true}}};
+  return {{{.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
+           {.most_bytes = kAnyBytes, .loads = 8, .lanes = 16, .served = true, .again = true}}};
 }
 
 }  // namespace hyla::gdn

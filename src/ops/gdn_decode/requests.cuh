@@ -1,6 +1,8 @@
 // Loads whose order counts: the state is asked for first, or behind everything else where it waits
-// for a slot, and one piece of code does both.
+// for a slot, and one piece of code does both. And what the compiler must not do with what arrives.
 #pragma once
+
+#include <type_traits>
 
 #include "device/dtype.cuh"
 
@@ -35,6 +37,22 @@ __device__ __forceinline__ void store_whole(const device::Pack<T, Count>& pack, 
         "r"(pack.words[i]), "r"(pack.words[i + 1]), "r"(pack.words[i + 2]), "r"(pack.words[i + 3])
         : "memory");
   }
+}
+
+// 16-bit elements that are used twice: kept as floats in between they take twice the registers, and
+// registers are bytes in flight. A zero in shared memory, of which the compiler knows nothing, makes
+// it unpack them again.
+struct UnpackAgain {
+  std::uint32_t zero;
+};
+struct UnpackOnce {};
+template <bool Again>
+using UnpackAgainIf = std::conditional_t<Again, UnpackAgain, UnpackOnce>;
+
+template <class T, int Count>
+__device__ __forceinline__ void forget(device::Pack<T, Count>& pack, const UnpackAgain& again) {
+#pragma unroll
+  for (std::uint32_t& word : pack.words) word ^= again.zero;
 }
 
 }  // namespace hyla::gdn

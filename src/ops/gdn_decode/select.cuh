@@ -14,7 +14,7 @@ struct DecodeChoice {
   std::int64_t K, V;
   bool usual;      // Options::kUsual applies
   bool invariant;  // the choice must not depend on the rows
-  bool gated;      // the fused norm; kVK, usual, K = V = kGatedDim, q, k, v in 16 bits
+  bool gated;      // the fused norm; usual, K = V = kGatedDim, q, k, v in 16 bits
   std::int64_t state_bytes;
 };
 
@@ -33,7 +33,7 @@ struct VkKernels {
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
     using P = DecodeVkPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.warps,
-                             Variant.parts, Gated>;
+                             Variant.parts, Variant.again, Gated>;
     constexpr int kValues = P::kRowsOfCta;
     static_assert(!Gated || kGatedDim / kValues <= kMaxCluster);
     if constexpr (Variant.served) {
@@ -48,10 +48,13 @@ template <class State_>
 struct KvKernels {
   using State = State_;
   static constexpr DecodeVariants kVariants = kv_variants(sizeof(State));
-  static constexpr int kFallback = sizeof(State) == 4 ? 4 : 1;
-  template <class Io, Options O, int K, DecodeVariant Variant>
+  static constexpr GatedVariants kGated = kv_gated_variants(sizeof(State));
+  static constexpr int kFallback = sizeof(State) == 4 ? 4 : 2;
+  template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
-    using P = DecodeKvPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.served>;
+    using P = DecodeKvPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.served,
+                             Variant.early, Variant.again, Variant.resident, Gated>;
+    static_assert(!Gated || kGatedDim / P::kColumns <= kMaxCluster);
     return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1)};
   }
 };
@@ -72,7 +75,7 @@ DecodeLaunch select_gated(const DecodeChoice& c) {
 template <class Kernels>
 DecodeLaunch select_decode(const DecodeChoice& c) {
   return device::with_float_type(c.io, [&]<class Io>() {
-    if constexpr (sizeof(Io) == 2 && requires { Kernels::kGated; }) {
+    if constexpr (sizeof(Io) == 2) {
       if (c.gated) return select_gated<Kernels, Io>(c);
     }
     return device::with_key_dim(c.K, [&]<int K>() {
