@@ -59,10 +59,12 @@ constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
 using GatedVariants = std::array<DecodeVariant, 2>;
 
 constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
-  if (element_bytes == 4) return {{{8 * kMiB, 8, 32, 4, true}, {kAnyBytes, 8, 32, 4, true}}};
+  if (element_bytes == 4) return {{{4 * kMiB, 4, 32, 4, true}, {kAnyBytes, 8, 32, 4, true}}};
   constexpr DecodeVariant kMany{
       .most_bytes = kAnyBytes, .loads = 8, .lanes = 16, .warps = 8, .served = true, .again = true};
-  return {{{2 * kMiB, 2, 16, 4, true}, kMany}};
+  constexpr DecodeVariant kFew{
+      .most_bytes = 2 * kMiB, .loads = 2, .lanes = 16, .warps = 4, .served = true, .again = true};
+  return {{kFew, kMany}};
 }
 
 constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
