@@ -64,6 +64,7 @@ struct Shape {
 };
 const Shape kShapes[] = {{update_behind_a_chain<8>, 32, 8},
                          {update_behind_a_chain<2>, 128, 2},
+                         {update_behind_a_chain<1>, 256, 1},
                          {update_behind_a_chain<4>, 64, 4}};
 
 constexpr std::size_t kColdBytes = std::size_t{512} << 20;

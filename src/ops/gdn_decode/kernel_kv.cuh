@@ -18,7 +18,8 @@
 namespace hyla::gdn {
 
 template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_,
-          bool Early_ = false, bool Again_ = false, int Resident_ = 0, bool Gated_ = false>
+          bool Early_ = false, bool Spread_ = false, bool Again_ = false, int Resident_ = 0,
+          bool Gated_ = false>
 struct DecodeKvPolicy {
   using State = State_;
   using Io = Io_;
@@ -34,12 +35,14 @@ struct DecodeKvPolicy {
   static constexpr int kColumns = kLanes * kChunk;
   static constexpr bool kServed = Served_;  // the warp without lines sums the columns for all
   static constexpr bool kEarly = Early_;    // and does it while they make their sums with q
+  static constexpr bool kSpread = Spread_;  // or they do, one sum a thread
   static constexpr bool kAgain = Again_ && sizeof(State) == 2;  // forget()
   static constexpr int kCtas = Resident_ > 0 ? Resident_ / (kWarps + 1) : kWarps > 8 ? 1 : 0;
   static constexpr bool kGated = Gated_;  // gated_epilogue.cuh
   static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kColumns>;
   static_assert(kWarps >= 1 && kK % kLines == 0);
-  static_assert(kServed || !kEarly);
+  static_assert(kServed || (!kEarly && !kSpread));
+  static_assert(!kSpread || (!kEarly && 2 * kColumns < kThreads));
 };
 
 // What the warps tell each other.
@@ -106,6 +109,19 @@ __device__ __forceinline__ float output_of(const TokenScalars& token, float qS, 
   return token.q_factor * (qS * token.alpha + token.qk * step);
 }
 
+// By a thread of the other warps: k.S of a column, which becomes its step, or q.S.
+template <class P>
+__device__ __forceinline__ void add_one_sum(KvShared<P>& shared) {
+  const int thread = static_cast<int>(threadIdx.x), column = thread % P::kColumns;
+  if (thread < P::kColumns) {
+    const StepFactors factors(shared.token);
+    shared.v[column] =
+        factors.from_v * shared.v[column] - factors.from_k * sum_column<P>(shared.k_dot, column);
+  } else if (thread < 2 * P::kColumns) {
+    shared.q_dot[0][column] = sum_column<P>(shared.q_dot, column);
+  }
+}
+
 // The warp that owns no lines: the token's scalars, v and o.
 template <class P>
 __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared<P>& shared,
@@ -137,18 +153,23 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
   if (lane == 0) shared.token = token, shared.again = {};
   sync_sums<P>();
   if (is_null<O>(a, slot)) return;
+  if constexpr (P::kSpread) __syncthreads();
   float o[kOwn], step[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int column = lane + 32 * i;
     if (P::kGated) __syncwarp();  // few values at a time: registers
     if (column >= P::kColumns) continue;
-    const float kS = sum_column<P>(shared.k_dot, column);
-    step[i] = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
-    if (P::kServed) shared.v[column] = step[i];
-    if (!P::kEarly) o[i] = output_of(token, sum_column<P>(shared.q_dot, column), step[i]);
+    if constexpr (P::kSpread) {
+      o[i] = output_of(token, shared.q_dot[0][column], shared.v[column]);
+    } else {
+      const float kS = sum_column<P>(shared.k_dot, column);
+      step[i] = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
+      if (P::kServed) shared.v[column] = step[i];
+      if (!P::kEarly) o[i] = output_of(token, sum_column<P>(shared.q_dot, column), step[i]);
+    }
   }
-  if constexpr (P::kServed) __syncthreads();
+  if constexpr (P::kServed && !P::kSpread) __syncthreads();
   if constexpr (P::kEarly) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
@@ -262,6 +283,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
       }
       sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
     }
+    if constexpr (P::kSpread) add_one_sum<P>(shared);
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) step[j] = shared.v[own_column + j];

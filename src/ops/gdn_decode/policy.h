@@ -19,8 +19,9 @@ struct DecodeVariant {
   int parts = 1;  // kVK: warps side by side along a row
   bool early =
       false;  // kKV, served: the sums with k first, those with q while the others are added
-  bool again = false;  // 16-bit states, served or kKV: unpacked twice, which saves registers
-  int resident = 0;    // kKV: warps that an SM must have room for
+  bool spread = false;  // kKV, served: the columns are added up by the other warps, one a thread
+  bool again = false;   // 16-bit states, served or kKV: unpacked twice, which saves registers
+  int resident = 0;     // kKV: warps that an SM must have room for
 };
 
 // Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
@@ -70,7 +71,12 @@ constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
 constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
   if (element_bytes == 4) return {{{4 * kMiB, 4, 4}, {kAnyBytes, 8, 8, 0, true}}};
   return {{{.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
-           {.most_bytes = kAnyBytes, .loads = 8, .lanes = 16, .served = true, .again = true}}};
+           {.most_bytes = kAnyBytes,
+            .loads = 8,
+            .lanes = 16,
+            .served = true,
+            .spread = true,
+            .again = true}}};
 }
 
 }  // namespace hyla::gdn

@@ -53,7 +53,7 @@ struct KvKernels {
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
     using P = DecodeKvPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.served,
-                             Variant.early, Variant.again, Variant.resident, Gated>;
+                             Variant.early, Variant.spread, Variant.again, Variant.resident, Gated>;
     static_assert(!Gated || kGatedDim / P::kColumns <= kMaxCluster);
     return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1)};
   }
