@@ -61,9 +61,8 @@ bool is_usual(const DecodeProblem& p) {
 }
 
 bool takes_gated(const DecodeProblem& p) {
-  return is_usual(p) && p.K == kGatedDim && p.V == kGatedDim &&
-         p.q.dtype != DType::kFloat32 && p.norm.z.dtype == p.q.dtype && is_short(p.norm.z, p) &&
-         p.norm.weight.stride <= kMaxStride;
+  return is_usual(p) && p.K == kGatedDim && p.V == kGatedDim && p.q.dtype != DType::kFloat32 &&
+         p.norm.z.dtype == p.q.dtype && is_short(p.norm.z, p) && p.norm.weight.stride <= kMaxStride;
 }
 
 GatedArguments gated_arguments(const DecodeProblem& p) {

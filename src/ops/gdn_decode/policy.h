@@ -70,7 +70,7 @@ constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
 
 constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
   if (element_bytes == 4) return {{{4 * kMiB, 4, 4}, {kAnyBytes, 8, 8, 0, true}}};
-  return {{{.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
+  return {{{.most_bytes = 2 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
            {.most_bytes = kAnyBytes,
             .loads = 8,
             .lanes = 16,

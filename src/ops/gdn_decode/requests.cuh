@@ -40,7 +40,7 @@ __device__ __forceinline__ void store_whole(const device::Pack<T, Count>& pack, 
 }
 
 // 16-bit elements that are used twice: kept as floats in between they take twice the registers, and
-// registers are bytes in flight. A zero in shared memory, of which the compiler knows nothing, makes
+// registers are bytes in flight. A zero in shared memory, unknown to the compiler, makes
 // it unpack them again.
 struct UnpackAgain {
   std::uint32_t zero;
