@@ -88,9 +88,9 @@ bool takes(const std::string& problem, const std::string& implementation) {
 // CTAs than fit at once, value rows that are no multiple of a CTA's, one long sequence among them.
 TEST_F(GpuPrefill, StepsOfSixteen) {
   std::uint64_t seed = 270;
-  for (const char* shape :
-       {"lens=15+16+17+0+230,hq=1,hv=2", "lens=40+3,hq=3,hv=33", "lens=3x80+0x3+90+17x9,hq=1,hv=3",
-        "lens=33+64,hq=1,hv=2,v=48", "lens=17x9,hq=1,hv=2,v=208"}) {
+  for (const char* shape : {"lens=15+16+17+0+150,hq=1,hv=2", "lens=40,hq=1,hv=34",
+                            "lens=3x30+0x3+90+17x4,hq=1,hv=11,v=16", "lens=33+64,hq=1,hv=2,v=48",
+                            "lens=17x9,hq=1,hv=4,v=208"}) {
     const std::string problem = std::string("gdn_prefill:") + shape;
     EXPECT_TRUE(takes(problem, "cuda_steps")) << problem;
     ++seed;
