@@ -79,10 +79,17 @@ inline double fused_us(const PlanShape& s) {
   const double tail = tasks > s.multiprocessors ? 0.43 * s.all_chunks() / rows * chunk : 0;
   const double us =
       7.3 + 0.046 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
-  // With so few tasks that cuda_split takes them, too, it takes long sequences no better.
   LongPlan plan;
-  const int looked_for = long_rows(plan, s.rows, s.heads, s.tokens, s.longest, s.multiprocessors);
-  return us + (looked_for > 0 ? 6.3 : 0.0);
+  if (long_rows(plan, s.rows, s.heads, s.tokens, s.longest, s.multiprocessors) == 0) return us;
+  constexpr double kLook = 6.3;
+  // One sequence with most of the chunks is surely taken out. Of others the host cannot say.
+  if (s.even() || s.chunks() < 0.6 * s.all_chunks()) return us + kLook;
+  const auto heads = static_cast<double>(s.heads);
+  const double prepare = 1.5 * s.chunks() * heads / s.multiprocessors;
+  const double walk = 10 + 0.01 * static_cast<double>(plan.walk(1)) * s.chunks();
+  const double others = ((s.all_chunks() - s.chunks()) * chunk + (rows - 1) * task) * heads /
+                        (s.multiprocessors - plan.ctas_a_row());
+  return std::min(us + kLook, 12 + kLook + prepare + std::max(walk, others));
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
@@ -109,13 +116,18 @@ inline double steps_us(const PlanShape& s) {
     return (halves ? 4.0 : 5.0) + (s.narrow_states ? 0.73 : 0.0) +
            steps * ((halves ? 0.586 : 0.664) + norm);
   }
-  const double on_one = ctas / s.multiprocessors, at_once = std::min(3.0, on_one);
-  const double one = 2.7 + 2.53 * at_once + (s.narrow_states ? 1.8 : 0.0) +
-                     steps * (1.96 - 0.114 * at_once + norm);
-  const double mean = s.pieces(16) / s.row_count();
+  const double state = s.narrow_states ? 1.8 : 0.0;
+  const auto cta = [&](double at_once) {
+    return 2.7 + 2.53 * at_once + state + steps * (1.96 - 0.114 * at_once + norm);
+  };
+  const double on_one = ctas / s.multiprocessors, mean = s.pieces(16) / s.row_count();
   const double shared =
       on_one * (2.25 + (s.narrow_states ? 0.47 : 0.0) + mean * (0.934 + 3.7 * norm));
-  return limit_us(one, shared);
+  if (!s.even(16) || on_one <= 3 || on_one >= 6) {
+    return limit_us(cta(std::min(3.0, on_one)), shared);
+  }
+  // A second wave, which is not full.
+  return std::max(shared, cta(3) + cta(on_one - 3));
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
