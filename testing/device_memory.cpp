@@ -30,6 +30,7 @@ double streaming_us(double, double) { missing(); }
 double matrix_flops(double) { missing(); }
 double reading_us(double, double) { missing(); }
 double chain_us(const ChainShape&, double) { missing(); }
+double pages_us(const PagesShape&, double) { missing(); }
 double spreading_us(double, int, double) { missing(); }
 
 }  // namespace hyla::testing::cuda

@@ -60,6 +60,16 @@ struct ChainShape {
 // none of them in the cache, then a sum over a warp, then the state's way back. Without math.
 double chain_us(const ChainShape& shape, double seconds);
 
+// A cache whose pages lie anywhere.
+struct PagesShape {
+  std::int64_t rows = 0, keys = 0, page = 0;  // keys of a row, of a page
+  std::int64_t heads = 0, row_bytes = 0;      // of a key and head
+};
+
+// Time to copy all keys and values to shared memory once, in equal shares, page by page: what a step
+// of decode reads, without math. 0: not for this shape.
+double pages_us(const PagesShape& shape, double seconds);
+
 // Operations a second of the matrix units on random bfloat16 numbers.
 double matrix_flops(double seconds);
 

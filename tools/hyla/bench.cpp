@@ -156,14 +156,25 @@ double limit_us(const ProblemSpec& spec, const testing::Work& work, double secon
   return std::max(memory, work.flops / flops * 1e6);
 }
 
-// At small batch decode is latency, and this is its limit.
+bool reads_pages(const ProblemSpec& spec) {
+  return on_gpu(spec) && spec.operation == testing::Operation::kAttentionDecode && spec.page > 0 &&
+         spec.kvlen.size() == 1;
+}
+
+// At small batch decode is latency, and this is its limit; a paged cache is read page by page.
 bool has_chain(const ProblemSpec& spec) {
+  if (reads_pages(spec)) return true;
   return on_gpu(spec) && spec.operation == testing::Operation::kGdnDecode && spec.k == 128 &&
          spec.v == 128 && size_of(spec.io) == 2 && !spec.pdl;
 }
 
 double chain_us(const ProblemSpec& spec, double seconds) {
   if (!has_chain(spec)) return 0;
+  if (reads_pages(spec)) {
+    const auto size = static_cast<std::int64_t>(size_of(spec.kv));
+    return testing::cuda::pages_us({spec.b, spec.kvlen.front(), spec.page, spec.hk, spec.d * size},
+                                   seconds);
+  }
   testing::cuda::ChainShape shape;
   shape.heads = static_cast<int>(spec.b * spec.hv);
   shape.heads_a_key = static_cast<int>(spec.hv / spec.hq);
@@ -286,7 +297,7 @@ void add_bench(CLI::App& app) {
       "launch;\n"
       "'launch us' is the launch of an empty kernel alone; 'chain us', for decode, is a kernel\n"
       "that waits for the same loads one after another and computes nothing: the limit where the\n"
-      "time is latency");
+      "time is latency. Attention decode over pages: their copies alone, in equal shares");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
       ->type_name("PROBLEM");

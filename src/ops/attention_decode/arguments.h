@@ -17,6 +17,7 @@ inline constexpr int kWarpRows = 8;   // packed query rows of a warp
 inline constexpr int kWideRows = 64;  // of a CTA of the kernel for more of them,
 inline constexpr int kWideCtas = 2;   // of which an SM has so many
 inline constexpr int kMaxCtas = 256;
+inline constexpr int kFewItems = 32;
 inline constexpr int kShares = 5;            // of a CTA at most: a large one and small ones
 inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
@@ -136,6 +137,11 @@ struct Pieces {
   int* items = nullptr;  // how many entries were written
   bool by_item = false;
 };
+
+// The slot of an item's piece, where the CTA which begins the item is known.
+HYLA_HOST_DEVICE inline int slot_of_piece(int first_cta, int piece) {
+  return piece == 0 ? 2 * first_cta : 2 * (first_cta + piece) + 1;
+}
 
 struct Arguments {
   QueryRows q;

@@ -42,6 +42,15 @@ __device__ __forceinline__ Added piece_at(const Pieces& pieces, int slot, int ro
   return {{sums.x, sums.y}, {y.x, y.y, y.z, y.w}};
 }
 
+template <class Shape>
+__device__ __forceinline__ void set_piece(const Pieces& pieces, int slot, int row, int column,
+                                          const Softmax& softmax, const float (&x)[4]) {
+  const std::int64_t at = static_cast<std::int64_t>(slot) * Shape::kRows + row;
+  __stcg(reinterpret_cast<float4*>(pieces.values + at * Shape::D + column),
+         make_float4(x[0], x[1], x[2], x[3]));
+  if (column == 0) __stcg(pieces.sums + at, make_float2(softmax.top, softmax.sum));
+}
+
 struct QueryRow {
   int token = -1, head = 0;  // token < 0: none
 };

@@ -20,11 +20,7 @@ struct Entry {
     if (pieces.by_item && index >= __ldcg(pieces.items)) where.x = 0;
   }
   __device__ __forceinline__ int pieces() const { return where.x; }
-  template <class Shape>
-  __device__ __forceinline__ std::int64_t place(int piece, int row) const {
-    const std::int64_t slot = piece == 0 ? where.y * 2 : (where.y + piece) * 2 + 1;
-    return slot * Shape::kRows + row;
-  }
+  __device__ __forceinline__ int slot(int piece) const { return slot_of_piece(where.y, piece); }
   template <class Shape>
   __device__ __forceinline__ QueryRow query(const Arguments& a, int row) const {
     return query_row<Shape>(a, what.x, what.y, what.z, what.w, row);
@@ -46,37 +42,21 @@ __global__ void __launch_bounds__(kCombineThreads)
   const QueryRow query = entry.query<Shape>(a, row);
   const int pieces = entry.pieces();
   if (pieces == 0 || query.token < 0) return;
-  Softmax all;
-  float x[4] = {};
+  Added sum;
 #pragma unroll 1
   for (int first = 0; first < pieces; first += kAtOnce) {
-    float2 sums[kAtOnce];
-    float4 values[kAtOnce];
+    Added more[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const std::int64_t at = entry.place<Shape>(min(first + i, pieces - 1), row);
-      sums[i] = __ldcg(a.pieces.sums + at);
-      values[i] = __ldcg(reinterpret_cast<const float4*>(a.pieces.values + at * Shape::D + column));
+      const int piece = min(first + i, pieces - 1);
+      more[i] = piece_at<Shape>(a.pieces, entry.slot(piece), row, column);
     }
-    float top = all.top;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i < pieces) top = fmaxf(top, sums[i].x);
-    }
-    const float old = weight(all.top, top);
-    all = {top, all.sum * old};
-#pragma unroll
-    for (int c = 0; c < 4; ++c) x[c] *= old;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i >= pieces) break;
-      const float factor = weight(sums[i].x, top);
-      all.sum += factor * sums[i].y;
-      x[0] += factor * values[i].x, x[1] += factor * values[i].y;
-      x[2] += factor * values[i].z, x[3] += factor * values[i].w;
+      if (first + i < pieces) sum.add(more[i].all, more[i].x);
     }
   }
-  write_out(a.out, query, all, column, x);
+  write_out(a.out, query, sum.all, column, sum.x);
 }
 
 // Many pieces an item: slices of a CTA take pieces of one row in turns. Grid: (entries, rows, D /
@@ -84,9 +64,9 @@ __global__ void __launch_bounds__(kCombineThreads)
 template <class Shape, int Columns>
 __global__ void __launch_bounds__(kCombineThreads)
     attention_combine_pieces(const __grid_constant__ Arguments a) {
-  constexpr int kLanes = Columns / 4, kSlices = kCombineThreads / kLanes;
+  constexpr int kLanes = Columns / 4, kSlices = kCombineThreads / kLanes, kAtOnce = 5;
   __shared__ float4 values[kSlices][kLanes];
-  __shared__ float sums[kSlices];
+  __shared__ Softmax sums[kSlices];
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
   const int thread = static_cast<int>(threadIdx.x), row = static_cast<int>(blockIdx.y);
@@ -96,36 +76,30 @@ __global__ void __launch_bounds__(kCombineThreads)
   if (pieces == 0 || query.token < 0) return;
   const int slice = thread / kLanes, own_column = thread % kLanes * 4;
   const int column = static_cast<int>(blockIdx.z) * Columns + own_column;
-  Softmax all;
-  for (int piece = thread & 31; piece < pieces; piece += 32) {
-    all.top = fmaxf(all.top, __ldcg(a.pieces.sums + entry.place<Shape>(piece, row)).x);
-  }
+  Added own;
+#pragma unroll 1
+  for (int first = slice; first < pieces; first += kAtOnce * kSlices) {
+    Added more[kAtOnce];
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    all.top = fmaxf(all.top, __shfl_xor_sync(device::kFullWarp, all.top, step));
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int piece = first + i * kSlices;
+      if (piece < pieces) more[i] = piece_at<Shape>(a.pieces, entry.slot(piece), row, column);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i * kSlices < pieces) own.add(more[i].all, more[i].x);
+    }
   }
-  float x[4] = {};
-#pragma unroll 4
-  for (int piece = slice; piece < pieces; piece += kSlices) {
-    const std::int64_t at = entry.place<Shape>(piece, row);
-    const float2 own = __ldcg(a.pieces.sums + at);
-    const float4 y =
-        __ldcg(reinterpret_cast<const float4*>(a.pieces.values + at * Shape::D + column));
-    const float factor = weight(own.x, all.top);
-    all.sum += factor * own.y;
-    x[0] += factor * y.x, x[1] += factor * y.y, x[2] += factor * y.z, x[3] += factor * y.w;
-  }
-  values[slice][thread % kLanes] = make_float4(x[0], x[1], x[2], x[3]);
-  if (own_column == 0) sums[slice] = all.sum;
+  values[slice][thread % kLanes] = make_float4(own.x[0], own.x[1], own.x[2], own.x[3]);
+  if (own_column == 0) sums[slice] = own.all;
   __syncthreads();
   if (slice != 0) return;
 #pragma unroll
   for (int other = 1; other < kSlices; ++other) {
     const float4 y = values[other][thread];
-    x[0] += y.x, x[1] += y.y, x[2] += y.z, x[3] += y.w;
-    all.sum += sums[other];
+    own.add(sums[other], {y.x, y.y, y.z, y.w});
   }
-  write_out(a.out, query, all, column, x);
+  write_out(a.out, query, own.all, column, own.x);
 }
 
 // An item whose parts several CTAs have, where its bits are its own.

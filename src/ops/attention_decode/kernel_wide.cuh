@@ -15,33 +15,46 @@
 
 namespace hyla::attention::decode {
 
-// Queries [D / 64][64 rows][128 bytes], swizzled; rows and columns that do not exist are zeros.
+// A thread's 16-byte pieces of a segment's queries, on their way to [D / 64][rows][128 bytes],
+// swizzled; rows and columns that do not exist are zeros.
 template <class Shape>
-__device__ __forceinline__ void copy_queries(const Arguments& a, const Segment& segment,
-                                             unsigned char* to) {
-  constexpr int kPieces = Shape::D / 8;  // of 16 bytes
-  const bool wide = (reinterpret_cast<std::uintptr_t>(a.q.data) & 15) == 0 &&
-                    ((a.q.token_bytes | a.q.head_bytes) & 15) == 0;
-#pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < Shape::kRows * kPieces; i += Shape::kThreads) {
-    const int row = i / kPieces, piece = i % kPieces;
-    const QueryRow query = query_row<Shape>(a, segment.first_token, segment.first_head,
-                                            segment.first_row, segment.rows, row);
-    uint4 x{};
-    if (query.token >= 0 && piece * 8 < a.q.dim) {
-      const char* from = a.q.data + static_cast<std::int64_t>(query.token) * a.q.token_bytes +
-                         static_cast<std::int64_t>(query.head) * a.q.head_bytes + piece * 16;
-      if (wide) {
-        x = *reinterpret_cast<const uint4*>(from);
-      } else {
-        const auto* words = reinterpret_cast<const std::uint32_t*>(from);
-        x = make_uint4(words[0], words[1], words[2], words[3]);
+struct QueryPieces {
+  static constexpr int kOfRow = Shape::D / 8, kCount = Shape::kRows * kOfRow / Shape::kThreads;
+  uint4 pieces[kCount];
+
+  static __device__ __forceinline__ int index(int n) {
+    return static_cast<int>(threadIdx.x) + n * Shape::kThreads;
+  }
+  __device__ __forceinline__ void load(const Arguments& a, const Segment& segment) {
+    const bool wide = (reinterpret_cast<std::uintptr_t>(a.q.data) & 15) == 0 &&
+                      ((a.q.token_bytes | a.q.head_bytes) & 15) == 0;
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      const int row = index(n) / kOfRow, piece = index(n) % kOfRow;
+      const QueryRow query = query_row<Shape>(a, segment.first_token, segment.first_head,
+                                              segment.first_row, segment.rows, row);
+      pieces[n] = uint4{};
+      if (query.token >= 0 && piece * 8 < a.q.dim) {
+        const char* from = a.q.data + static_cast<std::int64_t>(query.token) * a.q.token_bytes +
+                           static_cast<std::int64_t>(query.head) * a.q.head_bytes + piece * 16;
+        if (wide) {
+          pieces[n] = *reinterpret_cast<const uint4*>(from);
+        } else {
+          const auto* words = reinterpret_cast<const std::uint32_t*>(from);
+          pieces[n] = make_uint4(words[0], words[1], words[2], words[3]);
+        }
       }
     }
-    *reinterpret_cast<uint4*>(to + (piece >> 3) * Shape::kRows * 128 + row * 128 +
-                              (((piece ^ row) & 7) << 4)) = x;
   }
-}
+  __device__ __forceinline__ void store(unsigned char* to) const {
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      const int row = index(n) / kOfRow, piece = index(n) % kOfRow;
+      *reinterpret_cast<uint4*>(to + (piece >> 3) * Shape::kRows * 128 + row * 128 +
+                                (((piece ^ row) & 7) << 4)) = pieces[n];
+    }
+  }
+};
 
 // A thread's two rows, 8 apart.
 struct RowPair {
@@ -64,39 +77,72 @@ __device__ __forceinline__ RowPair sees(const Arguments& a, const Segment& segme
           min(keys(0).end, segment.end)};
 }
 
-// Writes a segment's rows by way of shared memory, some columns at a time. The stage may be where
-// the queries were.
+// Columns 8 * i + 2 * quad_lane and the next of one row, of which the thread has one of two.
+template <class Shape, class Element>
+__device__ __forceinline__ void write_half(const Output& out, std::int64_t at, float factor,
+                                           const float (&o)[Shape::D / 2], int half,
+                                           int quad_lane) {
+  Element* to = static_cast<Element*>(out.data) + at;
+#pragma unroll
+  for (int i = 0; i < Shape::D / 8; ++i) {
+    const int column = 8 * i + 2 * quad_lane;
+    const float x[2] = {factor * (half ? o[4 * i + 2] : o[4 * i]),
+                        factor * (half ? o[4 * i + 3] : o[4 * i + 1])};
+    if (column >= out.dim) break;
+    if (out.wide) {
+      device::Pack<Element, 2> pack;
+      pack.pack(x);
+      pack.store(to + column);
+    } else {
+      to[column] = device::from_float<Element>(x[0]);
+      to[column + 1] = device::from_float<Element>(x[1]);
+    }
+  }
+}
+
+// A row that the thread has a quarter of.
+template <class Shape>
+__device__ __forceinline__ void write_row_of(const Arguments& a, const Segment& segment,
+                                             const Softmax& softmax, const float (&o)[Shape::D / 2],
+                                             int row, int half, int quad_lane) {
+  if (row >= segment.rows) return;
+  if (segment.piece >= 0) {
+    const std::int64_t at = static_cast<std::int64_t>(segment.piece) * Shape::kRows + row;
+    auto* to = reinterpret_cast<float2*>(a.pieces.values + at * Shape::D) + quad_lane;
+#pragma unroll
+    for (int i = 0; i < Shape::D / 8; ++i) {
+      __stcg(to + 4 * i,
+             half ? make_float2(o[4 * i + 2], o[4 * i + 3]) : make_float2(o[4 * i], o[4 * i + 1]));
+    }
+    if (quad_lane == 0) __stcg(a.pieces.sums + at, make_float2(softmax.top, softmax.sum));
+    return;
+  }
+  const Output& out = a.out;
+  const QueryRow query = query_row<Shape>(a, segment.first_token, segment.first_head,
+                                          segment.first_row, segment.rows, row);
+  const Finish with = finish(out, query.head, softmax);
+  const std::int64_t at = query.token * out.token_stride + query.head * out.head_stride;
+  if (out.dtype == DType::kFloat32) {
+    write_half<Shape, float>(out, at, with.factor, o, half, quad_lane);
+  } else if (out.dtype == DType::kBFloat16) {
+    write_half<Shape, __nv_bfloat16>(out, at, with.factor, o, half, quad_lane);
+  } else {
+    write_half<Shape, __half>(out, at, with.factor, o, half, quad_lane);
+  }
+  if (quad_lane == 0 && out.lse != nullptr) {
+    out.lse[query.token * out.lse_token_stride + query.head * out.lse_head_stride] = with.lse;
+  }
+}
+
 template <class Shape>
 __device__ __forceinline__ void write_rows(const Arguments& a, const Segment& segment,
                                            const float (&o)[Shape::D / 2], const SoftmaxRow& upper,
-                                           const SoftmaxRow& lower, float factor, float* stage,
-                                           float2* sums, int first, int quad_lane) {
-  constexpr int kColumns = Shape::kStageColumns, kPitch = kColumns + 4, kQuads = kColumns / 4;
-  const float upper_sum = quad_sum(upper.sum), lower_sum = quad_sum(lower.sum);
-  if (quad_lane == 0) {
-    sums[first] = make_float2(upper.maximum * factor, upper_sum);
-    sums[first + 8] = make_float2(lower.maximum * factor, lower_sum);
-  }
-#pragma unroll
-  for (int pass = 0; pass < Shape::D / kColumns; ++pass) {
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      const int e = 4 * (pass * (kColumns / 8) + j);
-      float* to = stage + first * kPitch + 8 * j + 2 * quad_lane;
-      *reinterpret_cast<float2*>(to) = make_float2(o[e], o[e + 1]);
-      *reinterpret_cast<float2*>(to + 8 * kPitch) = make_float2(o[e + 2], o[e + 3]);
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < segment.rows * kQuads; i += Shape::kThreads) {
-      const int row = i / kQuads, column = i % kQuads * 4;
-      const float4 y = *reinterpret_cast<const float4*>(stage + row * kPitch + column);
-      float x[4] = {y.x, y.y, y.z, y.w};
-      write_row<Shape>(a, segment, row, {sums[row].x, sums[row].y}, pass * kColumns + column, x);
-    }
-  }
-  __syncthreads();
+                                           const SoftmaxRow& lower, float factor, int first,
+                                           int quad_lane) {
+  const Softmax above{upper.maximum * factor, quad_sum(upper.sum)};
+  const Softmax below{lower.maximum * factor, quad_sum(lower.sum)};
+  write_row_of<Shape>(a, segment, above, o, first, 0, quad_lane);
+  write_row_of<Shape>(a, segment, below, o, first + 8, 1, quad_lane);
 }
 
 template <class Shape>
@@ -130,10 +176,10 @@ struct WideProducts {
 
 template <class Shape, class List>
 __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>& list,
-                                            Ring<Shape>& ring, unsigned char* queries, float2* sums,
+                                            Ring<Shape>& ring, unsigned char* queries,
                                             bool complete, const List& rest) {
   using Products = WideProducts<Shape>;
-  constexpr int kTiles = Shape::kSlots / 2;  // that the ring holds, of keys and of values
+  constexpr int kSlots = Shape::kSlots;
   const int lane = static_cast<int>(threadIdx.x) & 31, quad_lane = lane & 3;
   const int first = static_cast<int>(threadIdx.x >> 5) * 16 + (lane >> 2);
   const bool capped = a.softcap > 0;
@@ -142,17 +188,20 @@ __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>&
   const arch::WgmmaDescriptor query_operand =
       arch::strided_descriptor(arch::shared_address(queries), 1024);
   int slot = 0, at = 0;
-  copy_queries<Shape>(a, list.segments[0], queries);
+  // Asked for before the first keys.
+  QueryPieces<Shape> pieces;
+  pieces.load(a, list.segments[0]);
 #pragma unroll 1
-  for (int filled = 0; filled < kTiles; ++filled) {
-    if (!complete && (ring.exhausted() || filled == kTiles - 1)) {
+  for (int filled = 0; filled < kSlots - 1; filled += 2) {
+    if (!complete && (ring.exhausted() || filled >= kSlots - 3)) {
       rest();
       ring.open(list.count);
       complete = true;
     }
-    if (filled > 0) ring.issue_values(2 * filled - 1);
-    ring.issue_keys(2 * filled);
+    ring.issue_keys(filled);
+    if (filled + 1 < kSlots - 1) ring.issue_values(filled + 1);
   }
+  pieces.store(queries);
 #pragma unroll 1
   while (true) {
     const Segment& segment = list.segments[at];
@@ -160,29 +209,32 @@ __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>&
     SoftmaxRow upper, lower;
     float o[Shape::D / 2] = {}, s[Shape::kTileKeys / 2];
     const int end = segment.end;
+    const bool any = (first & ~15) < segment.rows;  // has the warp a row?
+    std::uint32_t p[Shape::kTileKeys / 4] = {};
 #pragma unroll 1
     for (int key = segment.begin; key < end; key += Shape::kTileKeys) {
-      arch::wait_copies<Shape::kSlots - 2>();
+      arch::wait_copies<kSlots - 2>();
       arch::fence_async_proxy();
       __syncthreads();  // keys are there; the values before have been read
       arch::wgmma_fence();
       Products::scores(s, query_operand,
                        arch::strided_descriptor(ring.tile(slot), Shape::kGroupBytes));
       arch::wgmma_commit();
-      ring.issue_values(slot == 0 ? Shape::kSlots - 1 : slot - 1);
+      ring.issue_values(slot == 0 ? kSlots - 1 : slot - 1);
       arch::wgmma_wait<0>();
-      if (capped) squeeze_logits(s, squeeze);
-      if (key < rows.all_first || key + Shape::kTileKeys > rows.all_end) {
-        hide_columns(s, rows.upper, rows.lower, key + 2 * quad_lane);
-      }
-      exponentiate(s, upper, lower, factor);
-      rescale(o, upper, lower);
-      std::uint32_t p[Shape::kTileKeys / 4];
+      if (any) {
+        if (capped) squeeze_logits(s, squeeze);
+        if (key < rows.all_first || key + Shape::kTileKeys > rows.all_end) {
+          hide_columns(s, rows.upper, rows.lower, key + 2 * quad_lane);
+        }
+        exponentiate(s, upper, lower, factor);
+        rescale(o, upper, lower);
 #pragma unroll
-      for (int i = 0; i < Shape::kTileKeys / 4; ++i) {
-        p[i] = packed<typename Shape::Stored>(s[2 * i], s[2 * i + 1]);
+        for (int i = 0; i < Shape::kTileKeys / 4; ++i) {
+          p[i] = packed<typename Shape::Stored>(s[2 * i], s[2 * i + 1]);
+        }
       }
-      arch::wait_copies<Shape::kSlots - 2>();
+      arch::wait_copies<kSlots - 2>();
       arch::fence_async_proxy();
       __syncthreads();  // values are there; the keys have been read
       arch::wgmma_fence();
@@ -191,12 +243,12 @@ __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>&
       arch::wgmma_commit();
       ring.issue_keys(slot);
       arch::wgmma_wait<0>();
-      slot = slot + 2 == Shape::kSlots ? 0 : slot + 2;
+      slot = slot + 2 == kSlots ? 0 : slot + 2;
     }
-    write_rows<Shape>(a, segment, o, upper, lower, factor, reinterpret_cast<float*>(queries), sums,
-                      first, quad_lane);
+    write_rows<Shape>(a, segment, o, upper, lower, factor, first, quad_lane);
     if (++at == list.count) return;
-    copy_queries<Shape>(a, list.segments[at], queries);
+    pieces.load(a, list.segments[at]);
+    pieces.store(queries);
   }
 }
 
@@ -206,14 +258,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtas)
     attention_wide(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ WorkList<Shape> list;
-  __shared__ float2 sums[Shape::kRows];
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
   const int warp = __shfl_sync(device::kFullWarp, static_cast<int>(threadIdx.x) >> 5, 0);
   const std::uint32_t tiles = arch::shared_address(memory) + Shape::kQueryBytes;
   run_share<Shape>(a, list, tiles, 0, {0, 0, warp},
                    [&](Ring<Shape>& ring, bool complete, const auto& rest) {
-                     stream_wide<Shape>(a, list, ring, memory, sums, complete, rest);
+                     stream_wide<Shape>(a, list, ring, memory, complete, rest);
                    });
 }
 

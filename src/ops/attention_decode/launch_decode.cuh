@@ -21,7 +21,7 @@ auto own_combine() -> void (*)(Arguments) {
 
 template <class Shape>
 void launch_combine(const Arguments& arguments, const Plan& plan, const Context& context) {
-  constexpr int kColumns = 64, kFewItems = 32;  // few items have many pieces each
+  constexpr int kColumns = 64;
   constexpr int kRowsAtOnce = kCombineThreads / (Shape::D / 4);
   constexpr int kTimes = (Shape::kRows + kRowsAtOnce - 1) / kRowsAtOnce;
   device::LaunchShape shape;
@@ -57,12 +57,15 @@ void launch_stream(const Arguments& arguments, const Plan& plan, const Context& 
 template <class Stored, int D>
 void launch_dim(const Arguments& arguments, const Plan& plan, const Context& context) {
   if constexpr (sizeof(Stored) == 2) {
-    using Chosen = WideShape<Stored, D>;
     if (plan.wide) {
+      using Chosen = WideShape<Stored, D>;
       return launch_shape<Chosen>(attention_wide<Chosen>, arguments, plan, context);
     }
   } else {
     if (plan.sharing == 4) return launch_stream<Stored, D, 4, 1>(arguments, plan, context);
+  }
+  if constexpr (D == 256) {
+    if (plan.heads == 2) return launch_stream<Stored, D, 1, 2>(arguments, plan, context);
   }
   if constexpr (D == 128) {
     if (plan.heads == 4) return launch_stream<Stored, D, 1, 4>(arguments, plan, context);

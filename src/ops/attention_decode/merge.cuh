@@ -46,10 +46,7 @@ __device__ __forceinline__ void write_row(const Arguments& a, const Segment& seg
     if (query.token >= 0) write_out(a.out, query, softmax, column, x);
     return;
   }
-  const std::int64_t at = static_cast<std::int64_t>(segment.piece) * Shape::kRows + row;
-  __stcg(reinterpret_cast<float4*>(a.pieces.values + at * Shape::D + column),
-         make_float4(x[0], x[1], x[2], x[3]));
-  if (column == 0) __stcg(a.pieces.sums + at, make_float2(softmax.top, softmax.sum));
+  set_piece<Shape>(a.pieces, segment.piece, row, column, softmax, x);
 }
 
 // area [kWarps, 8, kMergePitch]

@@ -15,6 +15,8 @@ namespace {
 
 int padded(std::int64_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
 
+constexpr int kSmallPage = 32;
+
 // Of entries, at the beginning.
 constexpr std::size_t kEntryBytes = kMaxCtas * kWideCtas * 2 * sizeof(int4) + 16;
 
@@ -261,7 +263,13 @@ Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multipro
   } else if (unknown || many) {
     plan.wide = q.scale > 0;  // it takes maxima before it multiplies
   }
-  if (plan.dim == 128 && plan.sharing == 1 && !plan.wide && q.kv_heads % 4 == 0) plan.heads = 4;
+  if (plan.sharing == 1 && !plan.wide) {
+    if (plan.dim == 128 && q.kv_heads % 4 == 0) plan.heads = 4;
+    // Small pages lie anywhere: more is read of each at a time.
+    const bool small = problem.cache.kind == KvCache::Kind::kPaged &&
+                       CachePlaces(problem.cache).tokens <= kSmallPage;
+    if (plan.dim == 256 && q.kv_heads % 2 == 0 && small) plan.heads = 2;
+  }
   plan.ctas = std::min(multiprocessors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
   set_entries(plan, q);
   return plan;

@@ -48,8 +48,8 @@ struct Shape {
   static_assert(kParts >= 1 && kSlots >= 2);
 };
 
-// The sizes of the kernel for more than 8 packed query rows over 16-bit caches: one warpgroup with
-// 64 rows, whose warps fill one ring together. Two CTAs an SM hide each other's barriers.
+// The sizes of the kernel for more than 8 packed query rows over 16-bit caches: one warpgroup, whose
+// warps fill one ring together. Two CTAs an SM hide each other's barriers.
 template <class Stored_, int D_>
 struct WideShape {
   using Stored = Stored_;
@@ -63,12 +63,7 @@ struct WideShape {
   static constexpr int kRowBytes = D * 2, kGroupBytes = D / 64 * 1024;
   static constexpr int kTileKeys = D == 256 ? 32 : 64;
   static constexpr int kTileBytes = kTileKeys * kRowBytes;
-  static constexpr int kStageColumns = 32;  // of outputs on their way out, where queries were
-  static constexpr int kStageBytes = kRows * (kStageColumns + 4) * 4;
-  static constexpr int kQueryBytes = [] {
-    const int queries = kRows * kRowBytes;
-    return ((queries > kStageBytes ? queries : kStageBytes) + 1023) / 1024 * 1024;
-  }();
+  static constexpr int kQueryBytes = kRows * kRowBytes;
   static constexpr int kSlots = ((96 << 10) - kQueryBytes) / kTileBytes / 2 * 2;
   static constexpr int kSharedBytes = kQueryBytes + kSlots * kTileBytes;
   static_assert(kSlots >= 4);
