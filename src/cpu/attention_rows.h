@@ -65,6 +65,24 @@ struct ByteRows {
     Bytes::widen(alternate_halves(load_halves(even, odd)), to[0], to[1]);
   }
 };
+
+// The scales of a row, one for each `run` numbers.
+struct RunScales {
+  const float* first;
+  std::int64_t stride, run;
+  float at(std::int64_t number) const { return first[number / run * stride]; }
+};
+
+// Bytes times their scales, rounded to bfloat16.
+template <class Bytes>
+inline void scale_bytes(const char* from, std::int64_t count, const RunScales& scales, float* to) {
+  for (std::int64_t i = 0; i < count; i += 4 * kLanes) {
+    P first, second;
+    widen_in_order<Bytes>(from + i, first, second);
+    store_pairs(times(first, set(scales.at(i))), to + i / 2);
+    store_pairs(times(second, set(scales.at(i + 2 * kLanes))), to + i / 2 + kLanes);
+  }
+}
 #endif
 
 // What products of an Op take as it lies in the cache.

@@ -205,6 +205,23 @@ class Stream {
     }
   }
 
+#if HYLA_TARGET_HAS_PAIRS
+  // A row of bytes with scales that whole vectors share; false where it is something else.
+  bool convert_bytes(const TensorView& view, const TensorView& scales, std::int64_t key,
+                     std::int64_t head, std::int64_t dim, const char* from, float* to) const {
+    const bool e4m3 = view.dtype == DType::kFloat8E4M3;
+    if ((!e4m3 && view.dtype != DType::kInt8) || !scales.present()) return false;
+    const std::int64_t runs = scales.shape[scales.rank - 1];
+    if (dim % 64 != 0 || dim / runs % 32 != 0 || dim / 2 != lines_stride(p_.queries)) return false;
+    const CacheRow at = cache_row(p_.cache, tile_.row, key);
+    const RunScales own{
+        static_cast<const float*>(scales.data) + at.offset(scales, tile_.head + head),
+        scales.strides[scales.rank - 1], dim / runs};
+    e4m3 ? scale_bytes<E4m3Bytes>(from, dim, own, to) : scale_bytes<Int8Bytes>(from, dim, own, to);
+    return true;
+  }
+#endif
+
   // Rows of a head, converted.
   void convert(const TensorView& view, const TensorView& scales, std::int64_t first,
                std::int64_t head, std::int64_t dim, const char* const* from,
@@ -215,6 +232,11 @@ class Stream {
       float* line = lines_ + i * stride;
       rows[i] = reinterpret_cast<const char*>(line);
       if (first + i >= tile_.keys.end) continue;  // some numbers; nobody sees them
+#if HYLA_TARGET_HAS_PAIRS
+      if constexpr (Op::kSummed == 2) {
+        if (convert_bytes(view, scales, first + i, head, dim, from[i] + offset, line)) continue;
+      }
+#endif
       float* floats = Op::kSummed == 1 ? line : line_;
       load_stored(from[i] + offset, view.dtype, 0, dim, floats);
       if (scales.present()) {

@@ -72,6 +72,14 @@ struct Int8Bytes {
     upper = from_words(_mm512_unpackhi_epi8(low, high));
   }
 };
+// The same of 64 bytes in their order: the first 32, and the others.
+template <class Bytes>
+HYLA_INLINE void widen_in_order(const void* from, P& first, P& second) {
+  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  Bytes::widen(from_words(_mm512_permutexvar_epi64(order, _mm512_loadu_si512(from))), first,
+               second);
+}
+HYLA_INLINE P times(P x, F factor) { return pack_pairs(mul(even(x), factor), mul(odd(x), factor)); }
 // The bytes of the halves of x in turn: {lower 0, upper 0, lower 1, ...}.
 HYLA_INLINE P alternate_halves(P x) {
   alignas(64) std::uint8_t from[64];
