@@ -175,6 +175,45 @@ TEST_P(OneByte, AttentionReadsEveryNumber) {
   }
 }
 
+// The same with bfloat16 queries and scales that are powers of two: products with them are exact.
+TEST_P(OneByte, AttentionScalesEveryRun) {
+  for (const std::int64_t runs : {1, 2, 8, 16}) {
+    std::vector<std::uint8_t> k(kDim), v(kDim);
+    for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<std::uint8_t>(i);
+    if (GetParam() == DType::kFloat8E4M3) v[0x7f] = v[0xff] = 0;  // NaN
+    std::vector<float> scales(static_cast<std::size_t>(runs));
+    for (std::size_t r = 0; r < scales.size(); ++r)
+      scales[r] = std::ldexp(1.0f, 3 - static_cast<int>(r));
+    for (const std::int64_t heads : {std::int64_t{1}, std::int64_t{8}, std::int64_t{20}}) {
+      std::vector<bfloat16> q(static_cast<std::size_t>(heads * kDim), bfloat16(1.0f));
+      std::vector<bfloat16> out(q.size());
+      std::array<std::int64_t, 2> offsets = {0, 1};
+      attention::RunParams p;
+      p.q = TensorView::dense(q.data(), DType::kBFloat16, {1, heads, kDim});
+      p.out = TensorView::dense(out.data(), DType::kBFloat16, {1, heads, kDim});
+      p.cache = attention::KvCache::dense(TensorView::dense(k.data(), GetParam(), {1, 1, 1, kDim}),
+                                          TensorView::dense(v.data(), GetParam(), {1, 1, 1, kDim}));
+      p.cache.k_scales = TensorView::dense(scales.data(), DType::kFloat32, {1, 1, 1, runs});
+      p.cache.v_scales = p.cache.k_scales;
+      p.cu_seqlens = TensorView::dense(offsets.data(), DType::kInt64, {2});
+      for (const Candidate& candidate : explain(p)) {
+        if (!candidate.supported) continue;
+        std::fill(out.begin(), out.end(), bfloat16(std::nanf("")));
+        p.impl = candidate.implementation.c_str();
+        attention::run(p);
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          const std::size_t d = i % kDim;
+          const float value = GetParam() == DType::kInt8
+                                  ? static_cast<float>(static_cast<std::int8_t>(v[d]))
+                                  : detail::e4m3_to_float(v[d]);
+          const float want = value * scales[d / (kDim / scales.size())];
+          EXPECT_EQ(static_cast<float>(out[i]), want) << i << " by " << candidate.implementation;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, OneByte, ::testing::Values(DType::kFloat8E4M3, DType::kInt8));
 
 }  // namespace
