@@ -19,23 +19,29 @@ template <class Io>
 struct StepShared {
   StepChunk<Io> chunks[kStageSteps];
   unsigned char values[kStepThreads / 32][kStage * kStepValuePitch];
+  float2 gate[kStepThreads / 32];  // rate and bias
 };
 
+// Usual: the indices that there are are plain ones, so that slots have 32 bits.
+template <bool Usual>
 struct StepTask {
+  using Slot = std::conditional_t<Usual, std::int32_t, std::int64_t>;
   int begin, length;
-  std::int64_t read, write;  // slots; kNullSlot for none
+  Slot read, write;  // kNullSlot for none
   bool from_pool;
 };
 
-__device__ __forceinline__ std::int64_t checked_slot(const StepArguments& a, std::int64_t slot,
-                                                     std::int64_t limit) {
-  return slot < a.first_slot || slot < 0 || slot >= limit ? core::kNullSlot : slot;
+template <class Slot>
+__device__ __forceinline__ Slot checked_slot(const StepArguments& a, Slot slot,
+                                             std::int64_t limit) {
+  const bool inside = slot >= a.first_slot && slot >= 0 && slot < limit;
+  return inside ? slot : static_cast<Slot>(core::kNullSlot);
 }
 
-// Usual: the indices that there are are plain ones.
 template <bool Usual>
-__device__ __forceinline__ StepTask find_step_task(const StepArguments& a, int row) {
-  StepTask task;
+__device__ __forceinline__ StepTask<Usual> find_step_task(const StepArguments& a, int row) {
+  using Slot = typename StepTask<Usual>::Slot;
+  StepTask<Usual> task;
   std::int64_t begin, length;
   if constexpr (Usual) {
     const PlainIndices& x = a.indices;
@@ -58,7 +64,8 @@ __device__ __forceinline__ StepTask find_step_task(const StepArguments& a, int r
   task.begin = static_cast<int>(begin);
   task.length = static_cast<int>(max(std::int64_t{0}, min(length, a.tokens - begin)));
   if (a.checks_read) task.read = checked_slot(a, task.read, a.read_limit);
-  task.write = a.final.present() ? checked_slot(a, task.write, a.write_limit) : core::kNullSlot;
+  task.write = a.final.present() ? checked_slot(a, task.write, a.write_limit)
+                                 : static_cast<Slot>(core::kNullSlot);
   return task;
 }
 
@@ -86,7 +93,7 @@ __device__ __forceinline__ void prefetch_task(const StepArguments& a, int cta) {
   if (a.ahead == 0 || cta >= static_cast<int>(gridDim.x)) return;
   const int pair = a.by_blocks(cta), row = a.by_heads(pair), head = pair - row * a.heads;
   const int value = (cta - pair * a.blocks) * kStepValues, thread = static_cast<int>(threadIdx.x);
-  const StepTask task = find_step_task<Usual>(a, row);
+  const StepTask<Usual> task = find_step_task<Usual>(a, row);
   if (task.read == core::kNullSlot) return;
   if (a.dense_initial && task.from_pool) {  // 128 bytes a line, all value rows of the CTA
     const char* state = static_cast<const char*>(a.initial.data) +
@@ -104,7 +111,7 @@ __device__ __forceinline__ void prefetch_task(const StepArguments& a, int cta) {
 
 // grid: blocks of value rows of heads of sequences
 template <class Io, bool Usual>
-__global__ void __launch_bounds__(kStepThreads, kStepCtas)
+__global__ void __launch_bounds__(kStepThreads, Usual ? kStepCtas : kStepCtas - 1)
     prefill_steps(const __grid_constant__ StepArguments a) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& s = *reinterpret_cast<StepShared<Io>*>(memory);
@@ -116,7 +123,7 @@ __global__ void __launch_bounds__(kStepThreads, kStepCtas)
   const bool owns = value < a.values;
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
-  const StepTask task = find_step_task<Usual>(a, row);
+  const StepTask<Usual> task = find_step_task<Usual>(a, row);
   if (task.read == core::kNullSlot) return;
 
   int left = task.length, token = task.begin;  // of the stage
@@ -124,10 +131,9 @@ __global__ void __launch_bounds__(kStepThreads, kStepCtas)
   if (left > kStep * warp) {
     ask_step(a, token + kStep * warp, head, left - kStep * warp, words, lane);
   }
-  const int v_head = a.by_v(head);
   const std::uint32_t values = arch::shared_address(s.values[warp]);
   if (owns && left > 0) {
-    ask_values(a.v.at(token, v_head) + 2 * value, a.v.token, left, values, lane);
+    ask_values(a.v.at(token, a.by_v(head)) + 2 * value, a.v.token, left, values, lane);
   }
   StepState S;
   if (task.from_pool && owns) {
@@ -137,14 +143,20 @@ __global__ void __launch_bounds__(kStepThreads, kStepCtas)
 #pragma unroll
     for (int i = 0; i < 64; ++i) S[i / 4][i % 4] = 0.0f;
   }
-  ChunkInfo info;
-  set_step_head(a.p, head, info);
   prefetch_task<Usual>(a, cta + a.ahead);
+  ChunkInfo info;
+  info.rate = info.bias = 0.0f;
+  set_step_head(a.p, head, info);
+  s.gate[warp] = make_float2(info.rate, info.bias);  // registers are scarce
+  __syncwarp();
 
 #pragma unroll 1
   while (left > 0) {
     const int own = left - kStep * warp;
-    if (own > 0) make_step(a, info, words, own, s.chunks[warp], lane);
+    if (own > 0) {
+      info.rate = s.gate[warp].x, info.bias = s.gate[warp].y;
+      make_step(a, info, words, own, s.chunks[warp], lane);
+    }
     arch::wait_all_copies();
     __syncthreads();
     if (owns) {
@@ -172,7 +184,7 @@ __global__ void __launch_bounds__(kStepThreads, kStepCtas)
     if (left > kStep * warp) {
       ask_step(a, token + kStep * warp, head, left - kStep * warp, words, lane);
     }
-    if (owns) ask_values(a.v.at(token, v_head) + 2 * value, a.v.token, left, values, lane);
+    if (owns) ask_values(a.v.at(token, a.by_v(head)) + 2 * value, a.v.token, left, values, lane);
   }
   if (task.write != core::kNullSlot && owns) {
     store_step_state<Usual>(a.final, step_state_offset(a.final, task.write, head, value, lane),

@@ -22,21 +22,21 @@ template <class Io, int Walkers>
 class AheadWalk {
  public:
   __device__ __forceinline__ AheadWalk(AheadShared<Io, Walkers>& shared, const StepArguments& of,
-                                       const StepTask& its, int its_head, int its_value, int warp,
-                                       int its_lane)
+                                       int begin, int its_length, int its_head, int its_value,
+                                       int warp, int its_lane)
       : s(shared),
         a(of),
-        task(its),
+        length(its_length),
         lane(its_lane),
         values(arch::shared_address(shared.values[warp][0])),
-        v(of.v.at(its.begin + (its_lane >> 1), of.by_v(its_head)) + column(its_value)),
-        out(of.out.at(its.begin + (its_lane >> 1), its_head) + column(its_value)) {}
+        v(of.v.at(begin + (its_lane >> 1), of.by_v(its_head)) + column(its_value)),
+        out(of.out.at(begin + (its_lane >> 1), its_head) + column(its_value)) {}
 
   // v of a step; an empty group past the end.
   __device__ __forceinline__ void ask(int step) {
     const int token = kStep * step + (lane >> 1);
-    if (kStep * step < task.length) {
-      const bool there = token < task.length;
+    if (kStep * step < length) {
+      const bool there = token < length;
       arch::copy_16(place(step) + own_row(), there ? v + kStep * step * a.v.token : v,
                     there ? 16 : 0);
     }
@@ -50,7 +50,7 @@ class AheadWalk {
     arch::wait(s.full[at], step / kAheadSteps & 1);
     take_step(s.chunks[at], place(step) + static_cast<std::uint32_t>(step_block(lane)), S, lane);
     arch::arrive_warp(s.empty[at], lane);
-    if (kStep * step + (lane >> 1) < task.length) {
+    if (kStep * step + (lane >> 1) < length) {
       uint4 o;
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(o.x), "=r"(o.y), "=r"(o.z), "=r"(o.w)
@@ -73,7 +73,7 @@ class AheadWalk {
 
   AheadShared<Io, Walkers>& s;
   const StepArguments& a;
-  const StepTask& task;
+  const int length;
   const int lane;
   const std::uint32_t values;
   const char* const v;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
   }
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
-  const StepTask task = find_step_task<Usual>(a, row);
+  const StepTask<Usual> task = find_step_task<Usual>(a, row);
   if (task.read == core::kNullSlot) return;
 
   if (warp >= Walkers) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
 #pragma unroll
     for (int i = 0; i < 64; ++i) S[i / 4][i % 4] = 0.0f;
   }
-  AheadWalk<Io, Walkers> walk(s, a, task, head, value, warp, lane);
+  AheadWalk<Io, Walkers> walk(s, a, task.begin, task.length, head, value, warp, lane);
   if (owns) {
 #pragma unroll 1
     for (int step = 0; step < kAheadSteps; ++step) walk.ask(step);

@@ -185,16 +185,16 @@ __device__ __forceinline__ void make_step(const StepArguments& a, const ChunkInf
     const float before = __shfl_up_sync(device::kFullWarp, sum, d, 16);
     if (i >= d) sum += before;
   }
-  const float g = __shfl_sync(device::kFullWarp, sum, i);
-  const float last = __shfl_sync(device::kFullWarp, sum, 15);
   float beta = 1.0f;
   if (p.beta.kind != Beta::Kind::kNone) {
     const std::uint32_t bits = __shfl_sync(device::kFullWarp, words.gate, i + 16);
     beta = device::number(bits, p.beta.value.dtype);
     if (p.beta.kind == Beta::Kind::kLogit) beta = sigmoid(beta);
   }
-  if (i >= rows) beta = 0.0f;
-
+  if (lane < 16) {  // not in registers during the products: there are none to spare
+    c.sums[i] = sum;
+    c.beta[i] = i < rows ? beta : 0.0f;
+  }
   __syncwarp();
   constexpr int kAhead = 3;
   std::uint32_t k[kAhead + 1][4], q[kAhead + 1][4], right[kAhead + 1][4];
@@ -227,15 +227,13 @@ __device__ __forceinline__ void make_step(const StepArguments& a, const ChunkInf
     key = over_root(diagonal_of(kk[0], kk[1], lane) + a.eps);
     query *= over_root(diagonal_of(qq[0], qq[1], lane) + a.eps);
   }
-  const float decay = exp2_fast(g);
   if (lane < 16) {
+    const float g = c.sums[i], decay = exp2_fast(g);
     c.entry[i] = decay * key;
     c.query[i] = decay * query;
-    c.exit[i] = exp2_fast(last - g) * key;
-    c.beta[i] = beta;
-    c.sums[i] = g;
+    c.exit[i] = exp2_fast(c.sums[15] - g) * key;
     c.key[i] = key;
-    c.row_l[i] = beta * key;
+    c.row_l[i] = c.beta[i] * key;
     c.row_p[i] = query;
     if (i == 15) c.decay = decay;
   }
