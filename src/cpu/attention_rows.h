@@ -17,6 +17,17 @@ constexpr int kValueVectors = kLanes == 16 ? 2 : 1;
 constexpr std::int64_t kVectorBytes = kLanes * 4;
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
+// At most one scale for each key.
+inline bool one_each(const TensorView& scales) {
+  return !scales.present() || scales.shape[scales.rank - 1] == 1;
+}
+inline std::int64_t head_bytes(const TensorView& view) {
+  return view.strides[view.rank - 2] * static_cast<std::int64_t>(size_of(view.dtype));
+}
+inline std::int64_t row_bytes(const TensorView& view) {
+  return view.shape[view.rank - 1] * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
 // Floats meet floats.
 struct FloatRows {
   using Op = Singles;
@@ -98,6 +109,32 @@ struct RowsOf<Pairs> {
   using Int8 = ByteRows<Int8Bytes, DType::kInt8>;
 };
 #endif
+
+// A line of every page of memory first: a processor finds several addresses at once, but nothing
+// passes by a request that waits for its own.
+inline void prefetch_pages(const char* const* rows, std::int64_t count, std::int64_t offset) {
+  std::uintptr_t last = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(rows[i] + offset) / 4096;
+    if (page != last) __builtin_prefetch(rows[i] + offset, 0, 2);
+    last = page;
+  }
+}
+
+// Bytes come as the first eight of every sixteen, then the others: queries follow. A vector has
+// four times eight.
+inline void order_as_bytes(float* elements, std::int64_t count) {
+  constexpr std::int64_t kEight = kLanes / 4;
+  alignas(64) float first[kLanes], second[kLanes];
+  for (std::int64_t i = 0; i < count; i += 2 * kLanes) {
+    for (std::int64_t n = 0; n < 4; ++n) {
+      std::copy_n(elements + i + 2 * n * kEight, kEight, first + n * kEight);
+      std::copy_n(elements + i + (2 * n + 1) * kEight, kEight, second + n * kEight);
+    }
+    std::copy_n(first, kLanes, elements + i);
+    std::copy_n(second, kLanes, elements + i + kLanes);
+  }
+}
 
 // Asks for rows that are needed soon, a cache line of each of kRows of them after another, then the
 // next line of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache has

@@ -112,35 +112,13 @@ class Stream {
     }
     return false;
   }
-  // At most one scale for each key.
-  static bool one_each(const TensorView& scales) {
-    return !scales.present() || scales.shape[scales.rank - 1] == 1;
-  }
-  static std::int64_t head_bytes(const TensorView& view) {
-    return view.strides[view.rank - 2] * static_cast<std::int64_t>(size_of(view.dtype));
-  }
-  static std::int64_t row_bytes(const TensorView& view) {
-    return view.shape[view.rank - 1] * static_cast<std::int64_t>(size_of(view.dtype));
-  }
-
-  // A line of every page of memory first: a processor finds several addresses at once, but nothing
-  // passes by a request that waits for its own.
-  static void prefetch_pages(const char* const* rows, std::int64_t offset) {
-    std::uintptr_t last = 0;
-    for (std::int64_t i = 0; i < kStreamKeys; ++i) {
-      const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(rows[i] + offset) / 4096;
-      if (page != last) __builtin_prefetch(rows[i] + offset, 0, 2);
-      last = page;
-    }
-  }
-
   void addresses(std::int64_t first, int which) {
     row_addresses(p_.cache, p_.cache.k, tile_.row, first, kStreamKeys, tile_.keys.end,
                   keys_[which]);
     row_addresses(p_.cache, p_.cache.v, tile_.row, first, kStreamKeys, tile_.keys.end,
                   values_[which]);
-    prefetch_pages(keys_[which], tile_.head * head_bytes(p_.cache.k));
-    prefetch_pages(values_[which], tile_.head * head_bytes(p_.cache.v));
+    prefetch_pages(keys_[which], kStreamKeys, tile_.head * head_bytes(p_.cache.k));
+    prefetch_pages(values_[which], kStreamKeys, tile_.head * head_bytes(p_.cache.v));
   }
 
   template <class Rows>
@@ -187,21 +165,6 @@ class Stream {
           std::memcpy(to + j * kColumns + m % kColumns * kLanes, lines_ + j, kVectorBytes);
         }
       }
-    }
-  }
-
-  // Bytes come as the first eight of every sixteen, then the others: queries follow. A vector has
-  // four times eight.
-  static void order_as_bytes(float* elements, std::int64_t count) {
-    constexpr std::int64_t kEight = kLanes / 4;
-    alignas(64) float first[kLanes], second[kLanes];
-    for (std::int64_t i = 0; i < count; i += 2 * kLanes) {
-      for (std::int64_t n = 0; n < 4; ++n) {
-        std::copy_n(elements + i + 2 * n * kEight, kEight, first + n * kEight);
-        std::copy_n(elements + i + (2 * n + 1) * kEight, kEight, second + n * kEight);
-      }
-      std::copy_n(first, kLanes, elements + i);
-      std::copy_n(second, kLanes, elements + i + kLanes);
     }
   }
 
