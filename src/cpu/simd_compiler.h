@@ -67,7 +67,8 @@ HYLA_INLINE F fraction(F u) {
 }
 HYLA_INLINE F scale_by_floor(F x, F u) {
 #if HYLA_TARGET_HAS_AVX512
-  return F(_mm512_scalef_ps(__m512(x), __m512(u)));
+  // g++ warns of what the unmasked one leaves undefined.
+  return F(_mm512_maskz_scalef_ps(0xffff, __m512(x), __m512(u)));
 #else
   return x * power_of_two(round(u - 0.5f));
 #endif
