@@ -1,10 +1,9 @@
 #include <cuda_runtime.h>
-#include <hyla/error.h>
 
 #include <algorithm>
 #include <memory>
-#include <string>
 
+#include "testing/device_check.h"
 #include "testing/device_memory.h"
 
 namespace hyla::testing::cuda {
@@ -17,15 +16,6 @@ struct Side {
   const unsigned* gates;      // [4, heads]
   unsigned* out;              // [heads, kVectorWords]
 };
-
-// Words that are not alike: constant data can run faster than real data.
-__global__ void fill_words(unsigned* words, std::size_t n) {
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
-       i += step) {
-    words[i] = (static_cast<unsigned>(i) + 1u) * 2654435761u;
-  }
-}
 
 // state [heads, chunks] of 16 bytes; grid (chunks / (blockDim * Loads), heads)
 template <int Loads>
@@ -83,7 +73,7 @@ double chain_us(const ChainShape& shape, double seconds) {
   const std::size_t copies = std::min<std::size_t>(kColdBytes / bytes + 1, 64);
   const std::unique_ptr<void, decltype(&release)> memory(allocate(copies * bytes), release);
   const auto on = static_cast<cudaStream_t>(stream().handle());
-  fill_words<<<1024, 256, 0, on>>>(static_cast<unsigned*>(memory.get()), copies * bytes / 4);
+  fill_words(memory.get(), copies * bytes);
   const auto chunks = static_cast<unsigned>(shape.state_bytes) / 16;
   double best = 0;
   for (const Shape& s : kShapes) {
@@ -100,9 +90,7 @@ double chain_us(const ChainShape& shape, double seconds) {
                        s.threads, 0, on>>>(reinterpret_cast<uint4*>(base), chunks,
                                            static_cast<unsigned>(shape.heads_a_key), side);
           }
-          if (cudaError_t e = cudaGetLastError(); e != cudaSuccess) {
-            throw DeviceError(std::string("device: the chain: ") + cudaGetErrorString(e), e);
-          }
+          check(cudaGetLastError(), "the chain");
         },
         seconds);
     if (best == 0 || us < best) best = us;

@@ -1,9 +1,9 @@
 // How fast the matrix units are: products of random bfloat16 numbers by every warpgroup of every
 // multiprocessor, with nothing else in the way.
 #include <cuda_runtime.h>
-#include <hyla/error.h>
 
 #include "arch/wgmma_any.cuh"
+#include "testing/device_check.h"
 #include "testing/device_memory.h"
 
 namespace hyla::testing::cuda {
@@ -57,11 +57,9 @@ __global__ void __launch_bounds__(kThreads, 1) multiply(float* sink) {
 
 double matrix_flops(double seconds) {
   int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-    cudaGetLastError();
-    throw DeviceError("device: its multiprocessors", 0);
-  }
+  check(cudaGetDevice(&device), "the current one");
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+        "its multiprocessors");
   auto* sink = static_cast<float*>(allocate(static_cast<std::size_t>(count) * kThreads * 4));
   const auto launch = [&] {
     multiply<<<static_cast<unsigned>(count), kThreads, 0,

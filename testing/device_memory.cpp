@@ -17,6 +17,7 @@ void upload(void*, const void*, std::size_t) { missing(); }
 void download(void*, const void*, std::size_t) { missing(); }
 void fill(void*, int, std::size_t) { missing(); }
 void fill_normal(void*, DType, std::size_t, double, double, std::uint64_t) { missing(); }
+void fill_words(void*, std::size_t) { missing(); }
 Stream stream() { missing(); }
 void synchronize() { missing(); }
 std::size_t free_bytes() { missing(); }

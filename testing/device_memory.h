@@ -19,6 +19,8 @@ void fill(void* memory, int byte, std::size_t bytes);
 // `n` random numbers of a normal distribution, drawn on the device; float32, bfloat16 or float16.
 void fill_normal(void* memory, DType dtype, std::size_t n, double mean, double deviation,
                  std::uint64_t seed);
+// Words that are not alike: constant data can run faster than real data.
+void fill_words(void* memory, std::size_t bytes);
 Stream stream();  // one for all calls of the process
 void synchronize();
 std::size_t free_bytes();
@@ -56,8 +58,9 @@ struct ChainShape {
   int state_bytes = 0;             // of a head, a multiple of 4 KiB
 };
 
-// Time of the shortest kernel that waits for what decode waits for: the state, q, k, v and the gates,
-// none of them in the cache, then a sum over a warp, then the state's way back. Without math.
+// Time of the shortest kernel that waits for what decode waits for: the state, q, k, v and the
+// gates, none of them in the cache, then a sum over a warp, then the state's way back. Without
+// math.
 double chain_us(const ChainShape& shape, double seconds);
 
 // A cache whose pages lie anywhere.
@@ -66,8 +69,8 @@ struct PagesShape {
   std::int64_t heads = 0, row_bytes = 0;      // of a key and head
 };
 
-// Time to copy all keys and values to shared memory once, in equal shares, page by page: what a step
-// of decode reads, without math. 0: not for this shape.
+// Time to copy all keys and values to shared memory once, in equal shares, page by page: what a
+// step of decode reads, without math. 0: not for this shape.
 double pages_us(const PagesShape& shape, double seconds);
 
 // Operations a second of the matrix units on random bfloat16 numbers.

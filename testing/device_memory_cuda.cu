@@ -1,23 +1,16 @@
 #include <cuda_runtime.h>
-#include <hyla/error.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "testing/device_check.h"
 #include "testing/device_memory.h"
 
 namespace hyla::testing::cuda {
 namespace {
-
-void check(cudaError_t code, const char* what) {
-  if (code == cudaSuccess) return;
-  cudaGetLastError();
-  throw DeviceError(std::string("device: ") + what + ": " + cudaGetErrorString(code), code);
-}
 
 cudaStream_t the_stream() {
   static const cudaStream_t stream = [] {

@@ -1,13 +1,12 @@
 #include <cuda_runtime.h>
-#include <hyla/error.h>
 
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
+#include "testing/device_check.h"
 #include "testing/device_memory.h"
 
 namespace hyla::testing::cuda {
@@ -18,26 +17,12 @@ constexpr int kWarps = 4, kSlots = 6;
 constexpr int kSharedBytes = kWarps * kSlots * kTileBytes;
 constexpr std::int64_t kColdBytes = std::int64_t{1} << 30;  // many times any L2
 
-void check(cudaError_t code, const char* what) {
-  if (code == cudaSuccess) return;
-  cudaGetLastError();
-  throw DeviceError(std::string("device: ") + what + ": " + cudaGetErrorString(code), code);
-}
-
 struct Pages {
   const char* pools[2];       // keys and values, [pages, tokens, widths, kRowBytes]
   const int* table;           // [rows * keys / tokens]
   int tokens, widths, units;  // of a page; of a token; of 16 keys and a width, of all rows
   int units_a_width, pages_a_row;
 };
-
-__global__ void fill_pages(unsigned* words, std::size_t n) {
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
-       i += step) {
-    words[i] = (static_cast<unsigned>(i) + 1u) * 2654435761u;
-  }
-}
 
 __device__ int row_of_unit(const Pages& a, int unit) {
   const int item = unit / a.units_a_width, key = unit % a.units_a_width * kKeys;
@@ -109,8 +94,7 @@ double pages_us(const PagesShape& shape, double seconds) {
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), std::mt19937(7));
   const auto on = static_cast<cudaStream_t>(stream().handle());
-  fill_pages<<<1024, 256, 0, on>>>(static_cast<unsigned*>(memory.get()),
-                                   static_cast<std::size_t>(copies * 2 * pool_bytes) / 4);
+  fill_words(memory.get(), static_cast<std::size_t>(copies * 2 * pool_bytes));
   check(cudaMemcpyAsync(table.get(), order.data(), order.size() * sizeof(int),
                         cudaMemcpyHostToDevice, on),
         "a table of pages");

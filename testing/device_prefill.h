@@ -1,5 +1,5 @@
-// Prefill calls that live on the device only: for sweeps over many problems, each of which would take
-// longer to fill on the host and to send than to measure.
+// Prefill calls that live on the device only: for sweeps over many problems, each of which would
+// take longer to fill on the host and to send than to measure.
 #pragma once
 
 #include <memory>
@@ -27,8 +27,8 @@ class DeviceArena {
   std::size_t bytes_ = 0, used_ = 0;
 };
 
-// Copies of one problem with numbers of their own, as many as it takes to find nothing in the cache.
-// They share a workspace, as the layers of a model do.
+// Copies of one problem with numbers of their own, as many as it takes to find nothing in the
+// cache. They share a workspace, as the layers of a model do.
 class DevicePrefill {
  public:
   // Gates are raw and betas logits, as a model's projections leave them; throws InvalidArgument for

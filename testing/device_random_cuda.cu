@@ -1,10 +1,10 @@
-// Random numbers made where they are needed: a host takes a thousand times as long, and an upload too.
+// Contents of device memory that are made there: to draw them on the host and send them takes
+// longer than most of what is measured.
 #include <cuda_runtime.h>
-#include <hyla/error.h>
 
 #include <algorithm>
-#include <string>
 
+#include "testing/device_check.h"
 #include "testing/device_memory.h"
 #include "testing/random.h"
 
@@ -18,6 +18,14 @@ __global__ void draw_normal(T* data, std::size_t n, Random random, double mean, 
        i += step) {
     const double value = mean + deviation * random.normal(static_cast<std::int64_t>(i));
     data[i] = T(static_cast<float>(value));
+  }
+}
+
+__global__ void hash_indices(unsigned* words, std::size_t n) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += step) {
+    words[i] = (static_cast<unsigned>(i) + 1u) * 2654435761u;
   }
 }
 
@@ -47,9 +55,13 @@ void fill_normal(void* memory, DType dtype, std::size_t n, double mean, double d
     default:
       throw InvalidArgument("dtype", "float32, bfloat16 or float16", name_of(dtype));
   }
-  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) {
-    throw DeviceError(std::string("device: random numbers: ") + cudaGetErrorString(code), code);
-  }
+  check(cudaGetLastError(), "random numbers");
+}
+
+void fill_words(void* memory, std::size_t bytes) {
+  hash_indices<<<1024, 256, 0, static_cast<cudaStream_t>(stream().handle())>>>(
+      static_cast<unsigned*>(memory), bytes / sizeof(unsigned));
+  check(cudaGetLastError(), "words");
 }
 
 }  // namespace hyla::testing::cuda

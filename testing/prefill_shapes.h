@@ -1,5 +1,5 @@
-// Prefill problems as serving sees them, for sweeps: heads, rows, lengths, dims and state dtypes drawn
-// at random, small enough to measure hundreds of them.
+// Prefill problems as serving sees them, for sweeps: heads, rows, lengths, dims and state dtypes
+// drawn at random, small enough to measure hundreds of them.
 #pragma once
 
 #include "testing/problem_string.h"

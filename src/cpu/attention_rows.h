@@ -137,9 +137,9 @@ inline void order_as_bytes(float* elements, std::int64_t count) {
 }
 
 // Asks for rows that are needed soon, a cache line of each of kRows of them after another, then the
-// next line of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache has
-// too few misses under way, and what it cannot take is dropped. That is why lines are asked for twice,
-// by the products with keys and by those with values, where these are as fast as memory.
+// next line of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache
+// has too few misses under way, and what it cannot take is dropped. That is why lines are asked for
+// twice, by the products with keys and by those with values, where these are as fast as memory.
 template <std::int64_t kRows, bool kTwice>
 struct Asked {
   struct Rows {

@@ -33,7 +33,8 @@ class Stream {
   static constexpr int kKeys = kLanes / kColumns;             // whose logits share a vector
   static constexpr int kGroup = kColumns < 8 ? kColumns : 8;  // columns of a tile of outputs
   static constexpr int kBlock = kValueVectors * kLanes;       // values of it
-  // At a time: as many as have room in the L1 cache beside outputs under way, converted lines or not.
+  // At a time: as many as have room in the L1 cache beside outputs under way, converted lines or
+  // not.
   static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
 
   static std::int64_t groups(std::int64_t columns) { return (columns + kColumns - 1) / kColumns; }

@@ -91,8 +91,8 @@ struct HeadWalk {
     }
   }
 
-  // From the head's state: the group to fetch while the one at j is worked on. Heads that lie behind
-  // each other are one stream.
+  // From the head's state: the group to fetch while the one at j is worked on. Heads that lie
+  // behind each other are one stream.
   std::int64_t ahead_of(std::int64_t j, std::int64_t groups) const {
     if (groups * Layout::kGroup < p.V) return (j + groups * Layout::kGroup) * p.initial.v_stride;
     return p.initial.head_stride + j * p.initial.v_stride;

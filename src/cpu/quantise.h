@@ -16,7 +16,7 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 //
 // A multiple n of the distance of neighbours around a number, 2^(e-3) with e = -6 for the smallest,
 // is the mantissa of its sum with 2^(e+20), rounded to nearest even as it has to be. The code is
-// n + 8 (e + 6): its carry into the next exponent and the numbers below 2^-6 come out by themselves.
+// n + 8 (e + 6): its carry into the next exponent and numbers below 2^-6 come out by themselves.
 // Whatever stands above the low byte falls away; 56 makes up for the biases there.
 HYLA_INLINE std::uint8_t e4m3_bits(float value) {
   std::uint32_t bits;
@@ -121,14 +121,15 @@ HYLA_INLINE __m512i code_of(__m512 x, std::uint8_t) {
 HYLA_INLINE __m512i code_of(__m512 x, std::int8_t) { return _mm512_cvtps_epi32(x); }
 
 // x / scale: a product with the inverse, which may be off by its last bit, and what is left of x
-// divided the same way. The error is below 2^-43 before the result is rounded, as long as nothing on
-// the way is denormal.
+// divided the same way. The error is below 2^-43 before the result is rounded, as long as nothing
+// on the way is denormal.
 HYLA_INLINE __m512 quotient(__m512 x, __m512 scale, __m512 inverse) {
   const __m512 near = _mm512_mul_ps(x, inverse);
   return _mm512_fmadd_ps(_mm512_fnmadd_ps(near, scale, x), inverse, near);
 }
 
-// Whole vectors of finite numbers, the largest of them far from what is denormal. Returns the scale.
+// Whole vectors of finite numbers, the largest of them far from what is denormal. Returns the
+// scale.
 template <class Stored>
 inline float store_plain(const float* from, std::int64_t count, float largest, Stored* to) {
   const float scale = largest / kLargestStored<Stored>;
@@ -142,8 +143,8 @@ inline float store_plain(const float* from, std::int64_t count, float largest, S
 }
 #endif
 
-// Numbers divided by their scale, which makes the largest of them the largest that can be stored and
-// is returned.
+// Numbers divided by their scale, which makes the largest of them the largest that can be stored
+// and is returned.
 template <class Stored>
 float store_run(const float* line, std::int64_t count, Stored* to) {
 #if HYLA_TARGET_HAS_AVX512

@@ -136,8 +136,6 @@ TEST_F(GpuPrefill, ManyTasks) {
   check_all("gdn_prefill:lens=5x90+70,hq=2,hv=8,seed=9", CaseOptions::plain());
 }
 
-// One or a few sequences so long that the others would wait for them: kernels of their own walk over
-// them. Which ones these are is found on the device, wherever they lie.
 // Few heads, so that plans which look up the sequence of a chunk take them; some are empty.
 TEST_F(GpuPrefill, ManySequencesOfFewHeads) {
   const Random draw(3, "many sequences");
@@ -152,6 +150,8 @@ TEST_F(GpuPrefill, ManySequencesOfFewHeads) {
   }
 }
 
+// One or a few sequences so long that the others would wait for them: kernels of their own walk
+// over them. Which ones these are is found on the device, wherever they lie.
 TEST_F(GpuPrefill, LongAmongShort) {
   std::uint64_t seed = 550;
   for (const char* io : {"bf16", "f16"}) {
@@ -200,8 +200,8 @@ TEST_F(GpuPrefill, Segments) {
   }
 }
 
-// Heads that forget everything inside a segment and heads that forget nothing, gates that wipe, keys
-// that let the recurrence grow: what a segment forgets is found on the device.
+// Heads that forget everything inside a segment and heads that forget nothing, gates that wipe,
+// keys that let the recurrence grow: what a segment forgets is found on the device.
 TEST_F(GpuPrefill, SegmentsThatForget) {
   const std::string problem = "gdn_prefill:lens=2500,hq=1,hv=2,gate=log,seed=21";
   const auto with = [&](const char* what, auto&& alpha) {
@@ -297,8 +297,8 @@ TEST_F(GpuPrefill, BetaUpToTwo) {
 }
 
 // Lengths over many powers of two and zeros in one chunk: too far apart for the range of fp16, in
-// which blocks of the inverse are kept, unless columns are normalised before. Inputs of fp16 have less
-// room themselves.
+// which blocks of the inverse are kept, unless columns are normalised before. Inputs of fp16 have
+// less room themselves.
 TEST_F(GpuPrefill, KeysOfVeryDifferentLengths) {
   for (const char* options :
        {"norm=1,gate=linear", "norm=1,gate=linear,io=f16", "norm=1,gate=log"}) {

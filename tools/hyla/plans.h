@@ -1,5 +1,5 @@
-// How well the cost model of gdn.prefill chooses: every plan that can take a problem is timed, and the
-// chosen one compared with the fastest.
+// How well the cost model of gdn.prefill chooses: every plan that can take a problem is timed, and
+// the chosen one compared with the fastest.
 #pragma once
 
 #include <cstdint>
