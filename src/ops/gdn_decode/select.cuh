@@ -52,8 +52,9 @@ struct KvKernels {
   static constexpr int kFallback = sizeof(State) == 4 ? 4 : 2;
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
-    using P = DecodeKvPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.served,
-                             Variant.early, Variant.spread, Variant.again, Variant.resident, Gated>;
+    constexpr DecodeVariant kOwn = for_keys(Variant, K);
+    using P = DecodeKvPolicy<State, Io, O, K, kOwn.loads, kOwn.lanes, kOwn.served, kOwn.early,
+                             kOwn.spread, kOwn.again, kOwn.resident, Gated>;
     static_assert(!Gated || kGatedDim / P::kColumns <= kMaxCluster);
     return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1)};
   }
