@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "testing/device_memory.h"
+#include "testing/median.h"
 
 namespace hyla::testing {
 
@@ -78,12 +79,12 @@ Call DeviceCall::result() const {
 }
 
 double device_call_us(const Call& host, const std::string& impl, double seconds) {
-  constexpr std::size_t kColdBytes = std::size_t{512} << 20, kMostCopies = 64;
+  constexpr std::size_t kMostCopies = 64;
   std::size_t bytes = 0;
   for (const Buffer& buffer : host.buffers) bytes += buffer.memory().size();
   const std::size_t fitting = std::max<std::size_t>(1, cuda::free_bytes() / 2 / bytes);
   const std::size_t copies =
-      std::clamp<std::size_t>(kColdBytes / bytes + 1, 1, std::min(kMostCopies, fitting));
+      std::clamp<std::size_t>(cuda::kColdBytes / bytes + 1, 1, std::min(kMostCopies, fitting));
   std::vector<DeviceCall> calls;
   for (std::size_t i = 0; i < copies; ++i) calls.emplace_back(host);
   const double us = cuda::graph_us(
@@ -102,12 +103,6 @@ double host_us(int count, const Launch& launch) {
   const auto begin = Clock::now();
   for (int i = 0; i < count; ++i) launch();
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / count;
-}
-
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 }  // namespace

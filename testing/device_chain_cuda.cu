@@ -57,7 +57,6 @@ const Shape kShapes[] = {{update_behind_a_chain<8>, 32, 8},
                          {update_behind_a_chain<1>, 256, 1},
                          {update_behind_a_chain<4>, 64, 4}};
 
-constexpr std::size_t kColdBytes = std::size_t{512} << 20;
 constexpr std::size_t kAlignment = 256;
 
 std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

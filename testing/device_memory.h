@@ -11,6 +11,9 @@
 
 namespace hyla::testing::cuda {
 
+// What a measurement walks through before it comes back to the same bytes: several times any L2.
+inline constexpr std::size_t kColdBytes = std::size_t{512} << 20;
+
 void* allocate(std::size_t bytes);
 void release(void* memory);
 void upload(void* to, const void* from, std::size_t bytes);

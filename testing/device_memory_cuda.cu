@@ -4,10 +4,12 @@
 #include <chrono>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "testing/device_check.h"
 #include "testing/device_memory.h"
+#include "testing/median.h"
 
 namespace hyla::testing::cuda {
 namespace {
@@ -20,8 +22,6 @@ cudaStream_t the_stream() {
   }();
   return stream;
 }
-
-constexpr std::size_t kColdBytes = std::size_t{512} << 20;  // several times any L2
 
 // Numbers that are neither zero nor alike: constant data can run faster than real data.
 __global__ void fill_numbers(float* data, std::size_t n) {
@@ -201,9 +201,7 @@ double graph_us(const std::function<void()>& enqueue, double seconds) {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
     if (spent.count() >= seconds && static_cast<int>(times.size()) >= kLeast) break;
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 namespace {

@@ -15,7 +15,6 @@ namespace {
 constexpr int kKeys = 16, kRowBytes = 512, kTileBytes = kKeys * kRowBytes;
 constexpr int kWarps = 4, kSlots = 6;
 constexpr int kSharedBytes = kWarps * kSlots * kTileBytes;
-constexpr std::int64_t kColdBytes = std::int64_t{1} << 30;  // many times any L2
 
 struct Pages {
   const char* pools[2];       // keys and values, [pages, tokens, widths, kRowBytes]
@@ -85,7 +84,8 @@ double pages_us(const PagesShape& shape, double seconds) {
   const std::int64_t pages = shape.rows * (shape.keys / shape.page);
   const std::int64_t pool_bytes = pages * shape.page * row_bytes;
   if (pages * shape.page * (row_bytes / kRowBytes) > INT32_MAX) return 0;
-  const std::int64_t copies = std::max<std::int64_t>(kColdBytes / (2 * pool_bytes), 1);
+  const auto cold_bytes = static_cast<std::int64_t>(kColdBytes);
+  const std::int64_t copies = std::max<std::int64_t>(cold_bytes / (2 * pool_bytes), 1);
   const std::unique_ptr<void, decltype(&release)> memory(
       allocate(static_cast<std::size_t>(copies * 2 * pool_bytes)), release);
   const std::unique_ptr<void, decltype(&release)> table(

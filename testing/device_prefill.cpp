@@ -12,7 +12,6 @@ namespace {
 
 using Dims = std::initializer_list<std::int64_t>;
 
-constexpr std::size_t kColdBytes = std::size_t{256} << 20;  // several times any L2
 constexpr std::size_t kMostCopies = 512;
 
 // Takes memory for tensors, or only counts it.
@@ -127,7 +126,8 @@ DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena) {
   const std::int64_t heads = std::max(spec.hq, spec.hv);
   Maker shares{nullptr, context_.device}, copies{nullptr, context_.device};
   make(spec, make_shared(spec, heads, shares), copies);
-  const std::size_t count = std::min(kColdBytes / copies.bytes + 1, kMostCopies);
+  // Half as cold as single measurements: a sweep has hundreds of shapes.
+  const std::size_t count = std::min(cuda::kColdBytes / 2 / copies.bytes + 1, kMostCopies);
 
   gdn::PrefillBounds bounds;
   bounds.max_sequences = std::ssize(row_lengths(spec));

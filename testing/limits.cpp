@@ -11,6 +11,7 @@
 
 #include "cpu/gemm_rate.h"
 #include "cpu/parallel.h"
+#include "testing/median.h"
 
 namespace hyla::testing {
 namespace {
@@ -70,11 +71,8 @@ Timing time_runs(const std::function<void()>& body, double seconds) {
     const double spent = std::chrono::duration<double>(after - begin).count();
     if (spent >= seconds && static_cast<int>(times.size()) >= kLeast) break;
   }
-  std::sort(times.begin(), times.end());
-  const std::size_t middle = times.size() / 2;
-  const double median =
-      times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
-  return {median, times.front(), static_cast<int>(times.size())};
+  return {median(times), *std::min_element(times.begin(), times.end()),
+          static_cast<int>(times.size())};
 }
 
 double streaming_us(double bytes, int threads, double seconds) {

@@ -15,6 +15,7 @@
 #define HYLA_CPU_GDN_CHUNK_H_
 #endif
 
+#include "cpu/gdn_gates.h"
 #include "cpu/gdn_tokens.h"
 #include "cpu/gemm.h"
 #include "cpu/transpose.h"
@@ -137,11 +138,16 @@ template <class Op>
 void mix_tokens(const gdn::Problem& p, std::int64_t row, std::int64_t token, std::int64_t head,
                 const PrefillBuffers<Op>& b, ChunkNumbers& n) {
   alignas(64) float decay[kChunk] = {};  // D[t]
+  for (std::int64_t t = 0; t < n.tokens; t += kLanes) {
+    const int count = static_cast<int>(std::min<std::int64_t>(kLanes, n.tokens - t));
+    const GateLanes lanes{row, token + t, head, 1, 0, count};
+    store(alphas_of(p.gate, lanes), n.alpha + t);
+    store(betas_of(p.beta, lanes), n.beta + t);
+  }
   float from_start = 1.0f;
   for (std::int64_t t = 0; t < n.padded; ++t) {
-    const bool real = t < n.tokens;
-    const float alpha = real ? alpha_of(p.gate, row, token + t, head) : 1.0f;
-    n.beta[t] = real ? beta_of(p.beta, row, token + t, head) : 0.0f;
+    const float alpha = t < n.tokens ? n.alpha[t] : 1.0f;
+    if (t >= n.tokens) n.beta[t] = 0.0f;
     from_start *= alpha;
     n.from_start[t] = from_start;
     const std::int64_t end = round_up(t + 1, kLanes);

@@ -8,6 +8,7 @@
 #define HYLA_TARGET_SOURCE "cpu/gdn_rows_kernel.cpp"
 #include "cpu/foreach_target.h"
 #include "cpu/gdn_epilogue.h"
+#include "cpu/gdn_gates.h"
 #include "cpu/gdn_pool.h"
 #include "cpu/gdn_rows_of_k.h"
 #include "cpu/gdn_rows_of_v.h"
@@ -27,19 +28,51 @@ constexpr std::int64_t kGroupsAhead = 3;
 struct RowTokens {
   alignas(64) float q[kTokenBlock][kMaxDim], k[kTokenBlock][kMaxDim];
   Token tokens[kTokenBlock];
+  TokenProducts products;
   std::int64_t row = -1, first = 0, q_head = 0, k_head = 0;
+  bool multiplied = false;
 
   void load(const gdn::Problem& p, std::int64_t for_row, std::int64_t token, std::int64_t count,
             std::int64_t head) {
     const std::int64_t for_q = head / (p.heads / p.q_heads), for_k = head / (p.heads / p.k_heads);
-    const bool known = row == for_row && first == token && q_head == for_q && k_head == for_k;
+    const bool here = row == for_row && first == token;
+    const bool known = here && q_head == for_q && k_head == for_k;
     row = for_row, first = token, q_head = for_q, k_head = for_k;
+    if (!here || head < gates_from_ || head >= gates_from_ + kLanes) load_gates(p, count, head);
+    if (!known) multiplied = false;
     for (std::int64_t i = 0; i < count; ++i) {
       if (!known) tokens[i] = load_token(p, row, token + i, q_head, k_head, q[i], k[i]);
-      tokens[i].alpha = alpha_of(p.gate, row, token + i, head);
-      tokens[i].beta = beta_of(p.beta, row, token + i, head);
+      tokens[i].alpha = alpha_[i][head - gates_from_];
+      tokens[i].beta = beta_[i][head - gates_from_];
     }
   }
+
+  const TokenProducts& multiply(std::int64_t count, std::int64_t K) {
+    if (multiplied) return products;
+    const std::int64_t width = padded(K);
+    for (std::int64_t t = count; t < (count + 3) / 4 * 4; ++t) {
+      std::fill_n(q[t], width, 0.0f);
+      std::fill_n(k[t], width, 0.0f);
+    }
+    products.make(q, k, count, width);
+    multiplied = true;
+    return products;
+  }
+
+ private:
+  void load_gates(const gdn::Problem& p, std::int64_t count, std::int64_t head) {
+    gates_from_ = head;
+    const int heads = static_cast<int>(std::min<std::int64_t>(kLanes, p.heads - head));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const GateLanes lanes{row, first + i, head, 0, 1, heads};
+      store(alphas_of(p.gate, lanes), alpha_[i]);
+      store(betas_of(p.beta, lanes), beta_[i]);
+    }
+  }
+
+  // Gates of kLanes heads.
+  std::int64_t gates_from_ = 0;
+  alignas(64) float alpha_[kTokenBlock][kLanes], beta_[kTokenBlock][kLanes];
 };
 
 // One head of one row, value rows v0 to v1, over a pool of S.
@@ -80,7 +113,8 @@ struct HeadWalk {
       if (only_final && length == 1 && commit() == 1) {
         in_place(tokens[0], v[0], o[0]);
       } else if (only_final && length >= kTogether && length <= kTokenBlock) {
-        at_once(Together(tokens, length, commit(), p.K, known.q, known.k), v, o);
+        const TokenProducts& products = known.multiply(length, p.K);
+        at_once(Together(tokens, length, commit(), products, known.q, known.k), v, o);
       } else {
         block(tokens, t, count, length, v, o);
       }

@@ -16,6 +16,33 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
 using KeyRows = float[kTokenBlock][kMaxDim];
 
+// What the tokens of a head make of each other, for all heads that share q and k.
+struct TokenProducts {
+  float kk[kTokenBlock][kTokenBlock];  // k[t].k[s], s <= t
+  float qk[kTokenBlock][kTokenBlock];  // q[t].k[s]
+
+  void make(const KeyRows& q, const KeyRows& k, std::int64_t count, std::int64_t width) {
+    for (std::int64_t t = 0; t < count; ++t) {
+      for (std::int64_t s = 0; s <= t; s += 4) {
+        four(k[t], k + s, width, kk[t] + s);
+        four(q[t], k + s, width, qk[t] + s);
+      }
+    }
+  }
+
+ private:
+  static HYLA_INLINE void four(const float* x, const float (*keys)[kMaxDim], std::int64_t width,
+                               float* to) {
+    F sums[4] = {zero(), zero(), zero(), zero()};
+    for (std::int64_t i = 0; i < width; i += kLanes) {
+      const F a = load(x + i);
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) sums[n] = fma(a, load(keys[n] + i), sums[n]);
+    }
+    sum4(sums[0], sums[1], sums[2], sums[3], to);
+  }
+};
+
 // Some tokens of one head, made up to a multiple of four by tokens that do nothing.
 struct Together {
   std::int64_t tokens;  // a multiple of four
@@ -28,24 +55,20 @@ struct Together {
   float decay;                    // of the state that is kept, after `commit` tokens
   float to_commit[kTokenBlock];   // decay of token t's part in it; 0 from `commit` on
 
-  Together(const Token* given, std::int64_t count, std::int64_t commit, std::int64_t K, KeyRows& qs,
-           KeyRows& ks)
+  // `qs` and `ks` are zero from `count` to the next multiple of four.
+  Together(const Token* given, std::int64_t count, std::int64_t commit, const TokenProducts& known,
+           const KeyRows& qs, const KeyRows& ks)
       : tokens((count + 3) / 4 * 4), q(qs), k(ks), decay(1.0f) {
-    const std::int64_t width = padded(K);
-    for (std::int64_t t = count; t < tokens; ++t) {
-      for (std::int64_t i = 0; i < width; ++i) qs[t][i] = ks[t][i] = 0.0f;
-    }
     float passed[kTokenBlock] = {};  // D[t]
     float start = 1.0f;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      const float alpha = t < count ? given[t].alpha : 1.0f;
-      beta[t] = t < count ? given[t].beta : 0.0f;
-      start *= alpha;
+    for (std::int64_t t = 0; t < count; ++t) {
+      beta[t] = given[t].beta;
+      start *= given[t].alpha;
       from_start[t] = start;
-      for (std::int64_t s = 0; s < t; ++s) passed[s] *= alpha;
+      for (std::int64_t s = 0; s < t; ++s) passed[s] *= given[t].alpha;
       passed[t] = 1.0f;
-      for (std::int64_t s = 0; s < t; ++s) a[t][s] = beta[t] * passed[s] * dot(ks[t], ks[s], width);
-      for (std::int64_t s = 0; s <= t; ++s) p[t][s] = passed[s] * dot(qs[t], ks[s], width);
+      for (std::int64_t s = 0; s < t; ++s) a[t][s] = beta[t] * passed[s] * known.kk[t][s];
+      for (std::int64_t s = 0; s <= t; ++s) p[t][s] = passed[s] * known.qk[t][s];
       if (t + 1 == commit) {
         decay = start;
         for (std::int64_t s = 0; s < kTokenBlock; ++s) to_commit[s] = passed[s];

@@ -31,10 +31,6 @@ inline float dot(const float* a, const float* b, std::int64_t padded) {
   return sum(sums);
 }
 
-inline void scale_by(float* x, float factor, std::int64_t padded) {
-  for (std::int64_t i = 0; i < padded; i += kLanes) store(mul(load(x + i), set(factor)), x + i);
-}
-
 // `count` elements from (row, token, head, dim) on, as floats.
 inline void load_values(const core::TokenView& view, std::int64_t offset, std::int64_t count,
                         float* to) {
@@ -74,17 +70,38 @@ inline void store_values(const core::TokenView& view, std::int64_t offset, std::
 
 inline std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// q or k of one head, normalised when asked, with a zero tail. Returns the factor of the norm.
-inline float load_key(const gdn::Problem& p, const core::TokenView& view, std::int64_t offset,
-                      float* to) {
-  const std::int64_t width = padded(p.K);
-  for (std::int64_t i = p.K; i < width; ++i) to[i] = 0.0f;
-  load_values(view, offset, p.K, to);
-  if (!p.l2norm) return 1.0f;
-  const float squares = dot(to, to, width);
-  const float factor = 1.0f / __builtin_sqrtf(squares + static_cast<float>(p.l2norm_eps));
-  scale_by(to, factor, width);
-  return factor;
+// q and k of a head as floats with a zero tail, normalised when asked, q scaled; their product. They
+// may stand where they go. Both norms come before anything waits for them.
+template <class T>
+HYLA_INLINE void scale_token(const gdn::Problem& p, const T* from_q, const T* from_k, float* q,
+                             float* k, Token& t) {
+  t.q_factor = static_cast<float>(p.scale);
+  t.k_factor = 1.0f;
+  if (p.l2norm) {
+    F qq = zero(), kk = zero();
+    for (std::int64_t i = 0; i < p.K; i += kLanes) {
+      const F a = load_some(from_q + i, p.K - i), b = load_some(from_k + i, p.K - i);
+      qq = fma(a, a, qq);
+      kk = fma(b, b, kk);
+    }
+    alignas(64) float squares[4];
+    sum4(qq, kk, qq, kk, squares);
+    const auto eps = static_cast<float>(p.l2norm_eps);
+    t.q_factor *= 1.0f / __builtin_sqrtf(squares[0] + eps);
+    t.k_factor = 1.0f / __builtin_sqrtf(squares[1] + eps);
+  }
+  const F q_factor = set(t.q_factor), k_factor = set(t.k_factor);
+  F qk = zero();
+  for (std::int64_t i = 0; i < p.K; i += kLanes) {
+    const F a = mul(q_factor, load_some(from_q + i, p.K - i));
+    const F b = mul(k_factor, load_some(from_k + i, p.K - i));
+    store(a, q + i);
+    store(b, k + i);
+    qk = fma(a, b, qk);
+  }
+  t.qk = sum(qk);
+  t.q = q;
+  t.k = k;
 }
 
 // All of a token but its gates, for the heads that share q_head and k_head.
@@ -92,18 +109,15 @@ inline Token load_token(const gdn::Problem& p, std::int64_t row, std::int64_t to
                         std::int64_t q_head, std::int64_t k_head, float* q, float* k) {
   const std::int64_t q_offset = p.q.offset(row, token, q_head);
   const std::int64_t k_offset = p.k.offset(row, token, k_head);
-  const auto scale = static_cast<float>(p.scale);
   Token t{};
-  t.q_factor = scale * load_key(p, p.q, q_offset, q);
-  t.k_factor = load_key(p, p.k, k_offset, k);
-  const std::int64_t width = padded(p.K);
-  scale_by(q, scale, width);
-  t.qk = dot(q, k, width);
-  t.q = q;
-  t.k = k;
   if (p.q.dtype == DType::kBFloat16 && p.q.dim_stride == 1 && p.k.dim_stride == 1) {
     t.q_pairs = static_cast<const bfloat16*>(p.q.data) + q_offset;
     t.k_pairs = static_cast<const bfloat16*>(p.k.data) + k_offset;
+    scale_token(p, t.q_pairs, t.k_pairs, q, k, t);
+  } else {
+    load_values(p.q, q_offset, p.K, q);
+    load_values(p.k, k_offset, p.K, k);
+    scale_token(p, q, k, q, k, t);
   }
   return t;
 }

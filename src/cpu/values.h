@@ -1,11 +1,9 @@
-// Single numbers as floats, and the gates made of them.
+// Single numbers as floats.
 #pragma once
 
 #include <hyla/float.h>
 
-#include <cmath>
-
-#include "problem/gdn.h"
+#include "core/views.h"
 
 namespace hyla::cpu {
 
@@ -36,45 +34,6 @@ inline void store_number(void* data, DType dtype, std::int64_t offset, float val
 
 inline float load_number(const core::VectorView& view, std::int64_t index) {
   return load_number(view.data, view.dtype, index * view.stride);
-}
-
-inline float sigmoid(float x) {
-  const float e = std::exp(-std::fabs(x));
-  return (x >= 0 ? 1.0f : e) / (1.0f + e);
-}
-
-inline float softplus(float x) { return std::fmax(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))); }
-
-// ln(alpha), which may be -inf.
-inline float log_alpha_of(const gdn::GateView& gate, std::int64_t row, std::int64_t token,
-                          std::int64_t head) {
-  using Kind = gdn::Gate::Kind;
-  if (gate.kind == Kind::kNone) return 0.0f;
-  const float value =
-      load_number(gate.value.data, gate.value.dtype, gate.value.offset(row, token, head));
-  if (gate.kind == Kind::kLog) return value;
-  if (gate.kind == Kind::kLinear) return std::log(value);
-  return -std::exp(load_number(gate.A_log, head)) *
-         softplus(value + load_number(gate.dt_bias, head));
-}
-
-inline float alpha_of(const gdn::GateView& gate, std::int64_t row, std::int64_t token,
-                      std::int64_t head) {
-  using Kind = gdn::Gate::Kind;
-  if (gate.kind == Kind::kNone) return 1.0f;
-  if (gate.kind == Kind::kLinear) {
-    return load_number(gate.value.data, gate.value.dtype, gate.value.offset(row, token, head));
-  }
-  return std::exp(log_alpha_of(gate, row, token, head));
-}
-
-inline float beta_of(const gdn::BetaView& beta, std::int64_t row, std::int64_t token,
-                     std::int64_t head) {
-  using Kind = gdn::Beta::Kind;
-  if (beta.kind == Kind::kNone) return 1.0f;
-  const float value =
-      load_number(beta.value.data, beta.value.dtype, beta.value.offset(row, token, head));
-  return beta.kind == Kind::kLogit ? sigmoid(value) : value;
 }
 
 }  // namespace hyla::cpu

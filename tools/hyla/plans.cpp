@@ -15,6 +15,7 @@
 #include "suites.h"
 #include "testing/device_memory.h"
 #include "testing/device_prefill.h"
+#include "testing/median.h"
 #include "testing/prefill_shapes.h"
 
 namespace hyla::tool {
@@ -67,12 +68,7 @@ class Replays {
 
   void once() { times_.push_back(graph_.replay_us() / copies_); }
   int count() const { return static_cast<int>(times_.size()); }
-  double median() const {
-    std::vector<double> sorted = times_;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t half = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-  }
+  double median() const { return testing::median(times_); }
   bool settled(int least) const {
     if (count() < least) return false;
     double sum = 0, squares = 0;
