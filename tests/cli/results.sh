@@ -57,9 +57,12 @@ assert re.fullmatch(r"\d+\.\d+\.\d+", report["hyla"]), report["hyla"]
 assert re.fullmatch(r"unknown|[0-9a-f]{40}(-modified)?", report["commit"]), report["commit"]
 assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", report["date"]), report["date"]
 assert {"name", "driver", "cpu"} <= set(report["machine"]), report["machine"]
+assert report["machine"]["page_bytes"] >= 4096, report["machine"]
 assert [r["problem"] for r in report["results"]] == sys.argv[2:], report["results"]
 for r in report["results"]:
-    assert set(r) == {"problem", "impl", "us", "limit_us", "ratio", "bytes", "flops", "matrix_flops", "peers"}, r
+    assert set(r) == {"problem", "impl", "us", "limit_us", "ratio", "bytes", "flops", "matrix_flops", "peers",
+                      "huge_pages"}, r
+    assert 0 <= r["huge_pages"] <= 1, r
     assert r["us"] > 0 and r["limit_us"] > 0 and r["bytes"] > 0 and r["flops"] > 0, r
     assert abs(r["ratio"] - r["us"] / r["limit_us"]) < 1e-9 * r["ratio"], r
 # 3 rows, 2 heads of 16 x 8 float32 read and written; q, k of 1 x 16 and v, out of 2 x 8 in bf16.
