@@ -40,7 +40,7 @@ if(BUILD_SHARED_LIBS AND NOT APPLE)
   endif()
 endif()
 
-# The sources of kernels that a user's operand is compiled into (hyla/attention_prefill.h).
+# The sources of kernels that a user's operand is compiled into (hyla/attention_prefill.h, attention_decode.h).
 add_library(hyla_kernels INTERFACE)
 add_library(hyla::kernels ALIAS hyla_kernels)
 set_target_properties(hyla_kernels PROPERTIES EXPORT_NAME kernels)

@@ -1,7 +1,8 @@
-// A KV cache that hyla knows nothing about, in hyla's prefill kernel on a GPU: the last kCapacity
+// A KV cache that hyla knows nothing about, in hyla's prefill and decode kernels on a GPU: the last kCapacity
 // tokens of each sequence in a ring buffer. The same operand type, on the host, gives the
 // reference. Compiled by nvcc and linked with hyla::hyla and hyla::kernels.
 #include <cuda_runtime.h>
+#include <hyla/attention_decode.h>
 #include <hyla/attention_prefill.h>
 #include <hyla/attention_reference.h>
 #include <hyla/kv_operand_base.h>
@@ -86,45 +87,57 @@ int main() {
   for (std::size_t i = 0; i < ring_count; ++i) v[i] = bfloat16(normal(rng));
   lengths[0] = 130;       // the ring is not full yet
   lengths[1] = kLongest;  // it has gone round twice
-  for (std::int32_t i = 0; i <= kRows; ++i) offsets[i] = i * kQueries;
   keys.values = k;
   values.values = v;
   keys.lengths = values.lengths = lengths;
-
-  // Every query still finds its window of keys in the ring.
-  const auto params = [&](bfloat16* to, hyla::Device where) {
-    hyla::attention::RunParams p;
-    p.q = TensorView(q, {kRows * kQueries, kHeads * kGroup, kDim}, where);
-    p.out = TensorView(to, {kRows * kQueries, kHeads * kGroup, kDim}, where);
-    p.cu_seqlens = TensorView(offsets, {kRows + 1}, where);
-    p.window = kCapacity - kQueries + 1;
-    return p;
-  };
-  std::vector<bfloat16> expected(query_count);
-  hyla::attention::reference::run(params(expected.data(), hyla::Device::cpu()), keys, values,
-                                  kHeads);
 
   hyla::Context context;
   context.device = hyla::Device::cuda(0);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreate(&stream));
   context.stream = hyla::Stream::cuda(stream);
-  hyla::Workspace workspace;
-  workspace.bytes = hyla::attention::prefill_workspace_bytes(kRows);
-  workspace.data = managed<std::byte>(workspace.bytes);
-  workspace.device = context.device;
-  hyla::attention::prefill<kDim>(params(out, context.device), keys, values, kHeads, workspace,
-                                 context);
-  check(cudaStreamSynchronize(stream));
 
-  double worst = 0;
-  for (std::size_t i = 0; i < query_count; ++i) {
-    worst = std::fmax(worst, std::fabs(static_cast<double>(static_cast<float>(out[i])) -
-                                       static_cast<double>(static_cast<float>(expected[i]))));
-  }
-  // Probabilities and outputs are rounded to 8 bits, outputs of this size lie below 2.
-  const bool good = worst <= 3.0 / 256;
-  std::printf("%s: largest difference to the reference %g\n", RingOperand::get_type_name().c_str(),
-              worst);
-  return good ? 0 : 1;
+  // Compares a kernel for `queries` queries a row with the reference.
+  const auto compare = [&](const char* name, std::int64_t queries, const auto& kernel) {
+    for (std::int32_t i = 0; i <= kRows; ++i) offsets[i] = i * static_cast<std::int32_t>(queries);
+    const auto params = [&](bfloat16* to, hyla::Device where) {
+      hyla::attention::RunParams p;
+      p.q = TensorView(q, {kRows * queries, kHeads * kGroup, kDim}, where);
+      p.out = TensorView(to, {kRows * queries, kHeads * kGroup, kDim}, where);
+      p.cu_seqlens = TensorView(offsets, {kRows + 1}, where);
+      p.window = kCapacity - queries + 1;  // every query still finds its keys in the ring
+      return p;
+    };
+    std::vector<bfloat16> expected(query_count);
+    hyla::attention::reference::run(params(expected.data(), hyla::Device::cpu()), keys, values,
+                                    kHeads);
+    kernel(params(out, context.device));
+    check(cudaStreamSynchronize(stream));
+    double worst = 0;
+    const auto count = static_cast<std::size_t>(kRows * queries * kHeads * kGroup * kDim);
+    for (std::size_t i = 0; i < count; ++i) {
+      worst = std::fmax(worst, std::fabs(static_cast<double>(static_cast<float>(out[i])) -
+                                         static_cast<double>(static_cast<float>(expected[i]))));
+    }
+    std::printf("%s, %s: largest difference to the reference %g\n",
+                RingOperand::get_type_name().c_str(), name, worst);
+    // Probabilities and outputs are rounded to 8 bits, outputs of this size lie below 2.
+    return worst <= 3.0 / 256;
+  };
+  const auto workspace = [&](std::size_t bytes) {
+    return hyla::Workspace{managed<std::byte>(bytes), bytes, context.device};
+  };
+
+  const bool prefill = compare("prefill", kQueries, [&](const hyla::attention::RunParams& p) {
+    hyla::attention::prefill<kDim>(p, keys, values, kHeads,
+                                   workspace(hyla::attention::prefill_workspace_bytes(kRows)),
+                                   context);
+  });
+  const bool decode = compare("decode", 1, [&](const hyla::attention::RunParams& p) {
+    using hyla::attention::cuda::decode_workspace_bytes;
+    hyla::attention::cuda::decode<kDim>(p, keys, values, kHeads,
+                                        workspace(decode_workspace_bytes<kDim>(p, kHeads, context)),
+                                        context);
+  });
+  return prefill && decode ? 0 : 1;
 }

@@ -21,7 +21,11 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CUDA_HEADER = re.compile(r"cuda")
 CUDA_ALLOWED = re.compile(r"^(kv_operand\w*|recurrence_kernel(_device)?)\.h$")
 # Public headers that are compiled into a user's kernel, and the sources behind them (hyla::kernels).
-KERNELS = {"attention_prefill.h": "ops/attention_prefill/", "attention_cuda.h": "ops/attention_prefill/"}
+KERNELS = {
+    "attention_cuda.h": "ops/attention_prefill/",
+    "attention_decode.h": "ops/attention_decode/",
+    "attention_prefill.h": "ops/attention_prefill/",
+}
 DLPACK = "dlpack/dlpack.h"  # dlpack_abi.h takes the real header where there is one
 FOREIGN = re.compile(
     r"^(Python\.h|torch/|ATen/|c10/|pybind11/|nanobind/|CLI/|fmt/|nlohmann/|gtest/|gmock/"

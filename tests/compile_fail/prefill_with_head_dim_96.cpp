@@ -1,4 +1,4 @@
-// expect: prefill: the head dim is padded to 64, 128 or 256
+// expect: attention kernel: the head dim is padded to 64, 128 or 256
 // lines: 1
 #include <hyla/attention_prefill.h>
 #include <hyla/kv_operands.h>

@@ -1,4 +1,4 @@
-// expect: prefill: operands with scales are not taken
+// expect: attention kernel: operands with scales are
 // lines: 1
 #include <hyla/attention_prefill.h>
 #include <hyla/kv_operands.h>

@@ -1,4 +1,4 @@
-// expect: prefill: keys and values have one dtype
+// expect: attention kernel: keys and values have one dtype
 // lines: 1
 #include <hyla/attention_prefill.h>
 #include <hyla/kv_operands.h>

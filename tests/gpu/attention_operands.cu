@@ -2,6 +2,7 @@
 // engine, one that only has addresses, one with scales, and lists of keys.
 #include <gtest/gtest.h>
 #include <hyla/attention_cuda.h>
+#include <hyla/attention_decode.h>
 #include <hyla/attention_prefill.h>
 #include <hyla/attention_reference.h>
 #include <hyla/kv_operand_base.h>
@@ -109,7 +110,7 @@ class GpuOperands : public Gpu {
     }
   }
 
-  // In both kernels.
+  // In every kernel.
   template <class K>
   void compare(const std::vector<std::int32_t>& offsets, const K& host_k, const K& host_v,
                const K& k, const K& v, std::int64_t window) {
@@ -128,6 +129,14 @@ class GpuOperands : public Gpu {
             const std::size_t bytes = prefill_workspace_bytes(rows);
             const Workspace workspace{copy(std::vector<char>(bytes, 0x55)), bytes, context.device};
             prefill<kDim>(p, keys, values, kHeads, workspace, context);
+          });
+      compare(
+          offsets, host_k, host_v, k, v, window, reference,
+          [&](const RunParams& p, const K& keys, const K& values, const Context& context) {
+            const std::size_t bytes =
+                attention::cuda::decode_workspace_bytes<kDim>(p, kHeads, context);
+            const Workspace workspace{copy(std::vector<char>(bytes, 0x55)), bytes, context.device};
+            attention::cuda::decode<kDim>(p, keys, values, kHeads, workspace, context);
           });
     }
   }

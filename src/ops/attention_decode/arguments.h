@@ -16,6 +16,7 @@ inline constexpr int kUnit = 16;      // keys of a unit: what a warp multiplies 
 inline constexpr int kWarpRows = 8;   // packed query rows of a warp
 inline constexpr int kWideRows = 64;  // of a CTA of the kernel for more of them,
 inline constexpr int kWideCtas = 2;   // of which an SM has so many
+inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kMaxCtas = 256;
 inline constexpr int kFewItems = 32;
 inline constexpr int kShares = 5;            // of a CTA at most: a large one and small ones

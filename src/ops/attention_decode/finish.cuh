@@ -7,7 +7,7 @@
 
 namespace hyla::attention::decode {
 
-inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+inline constexpr float kLn2 = 0.6931471805599453f;
 
 // Largest logit, in log2, and the sum of 2^(logit - top).
 struct Softmax {

@@ -314,7 +314,7 @@ __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list
 // Grid: at most one CTA an SM.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    attention_decode(const __grid_constant__ Arguments a) {
+    attention_decode(const __grid_constant__ typename Shape::Given a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ WorkList<Shape> list;
   __shared__ Meeting<Shape> meeting;

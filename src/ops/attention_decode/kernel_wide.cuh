@@ -255,7 +255,7 @@ __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>&
 // Grid: two CTAs an SM.
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtas)
-    attention_wide(const __grid_constant__ Arguments a) {
+    attention_wide(const __grid_constant__ typename Shape::Given a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ WorkList<Shape> list;
   arch::let_next_grid_start();

@@ -21,6 +21,11 @@ struct LanePlace {
   std::uint32_t row = kNowhere, scale = 0;
 };
 
+// Of an operand: null where there is none.
+struct LaneAddresses {
+  const char *k = nullptr, *v = nullptr;
+};
+
 // A warp's place among those of its CTA: which keys, which head, and which rows of a ring that it
 // shares.
 struct Seat {
@@ -32,7 +37,8 @@ class Ring {
  public:
   __device__ __forceinline__ Ring(const Arguments& a, const Segment* segments, std::uint32_t tiles,
                                   std::uint32_t scales, const Seat& seat)
-      : a_(a.cache),
+      : given_(given<Shape>(a)),
+        a_(a.cache),
         segments_(segments),
         tiles_(tiles),
         scales_(scales),
@@ -80,15 +86,27 @@ class Ring {
     if (current_head_ >= 0) {
       advance();
       next_ = look_up();
-      complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
+      if constexpr (!kOperands) {
+        complete_ = __all_sync(device::kFullWarp, current_.row != kNowhere);
+      }
     }
-    issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_chunks, a_.k_scales);
+    if constexpr (kOperands) {
+      issue_found(slot, current_.k, a_.k_chunks);
+    } else {
+      issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_chunks, a_.k_scales);
+    }
   }
   __device__ __forceinline__ void issue_values(int slot) {
-    issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_chunks, a_.v_scales);
+    if constexpr (kOperands) {
+      issue_found(slot, current_.v, a_.v_chunks);
+    } else {
+      issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_chunks, a_.v_scales);
+    }
   }
 
  private:
+  static constexpr bool kOperands = over_operands<Shape>;
+  using Place = std::conditional_t<kOperands, LaneAddresses, LanePlace>;
   static constexpr int kLanesPerRow = Shape::kRowBytes / 16, kRowsAtOnce = 32 / kLanesPerRow;
   static constexpr int kOwnRows = Shape::kTileKeys / Shape::kSharing;  // that this warp copies
   static constexpr int kSteps = kOwnRows / kRowsAtOnce > 0 ? kOwnRows / kRowsAtOnce : 1;
@@ -113,14 +131,31 @@ class Ring {
     }
   }
 
-  __device__ __forceinline__ LanePlace look_up() {
-    LanePlace place;
+  __device__ __forceinline__ Place look_up() {
+    Place place;
     next_head_ = -1;
     if (at_ >= count_) return place;
     const Segment& segment = segments_[at_];
     next_head_ = segment.first_head + head_;
     const int token = key_ + member_ * kOwnRows + (lane_ & (kOwnRows - 1));
     if (token < segment.first_seen || token >= end_) return place;
+    if constexpr (kOperands) {
+      const auto key = static_cast<std::uint32_t>(token);
+      const auto head = static_cast<std::uint32_t>(next_head_);
+      place.k = address(given_.k.template block_paged_ptr<1>(segment.origin, key, head));
+      place.v = address(given_.v.template block_paged_ptr<1>(segment.origin, key, head));
+    } else {
+      find(segment, token, place);
+    }
+    return place;
+  }
+
+  static __device__ __forceinline__ const char* address(const void* row) {
+    return static_cast<const char*>(row);
+  }
+
+  // In the cache.
+  __device__ __forceinline__ void find(const Segment& segment, int token, LanePlace& place) const {
     std::uint32_t outer = 0, rest = static_cast<std::uint32_t>(token);
     if (a_.kind == Kind::kPaged) {
       const int column = a_.page_of(token);
@@ -129,7 +164,7 @@ class Ring {
                               static_cast<std::uint32_t>(a_.table_bytes));
       outer = __ldg(entry);
       if (a_.wide_table && __ldg(entry + 1) != 0) outer = kNowhere;
-      if (outer >= static_cast<std::uint32_t>(a_.outers)) return place;
+      if (outer >= static_cast<std::uint32_t>(a_.outers)) return;
       rest -= static_cast<std::uint32_t>(column * a_.tokens);
       place.row = outer * a_.outer_steps + rest * a_.token_steps;
       if constexpr (Shape::kQuantised) {
@@ -141,7 +176,6 @@ class Ring {
         place.scale = segment.scale_origin + rest * a_.scale_token;
       }
     }
-    return place;
   }
 
   __device__ __forceinline__ void advance() {
@@ -170,15 +204,44 @@ class Ring {
     arch::commit_copies();
   }
 
+  // Where a lane's first row goes; those further on differ in their swizzle by constants.
+  __device__ __forceinline__ std::uint32_t first_target(int slot, int first, int chunk) const {
+    return tile(slot) + (first >> 3) * Shape::kGroupBytes + (chunk >> 3) * 1024 +
+           (first & 7) * 128 + (((chunk ^ first) & 7) << 4);
+  }
+  static __device__ __forceinline__ std::uint32_t target(std::uint32_t first, int row) {
+    return (first ^ ((row & 7) << 4)) + (row >> 3) * Shape::kGroupBytes + (row & 7) * 128;
+  }
+
+  // Rows of an operand, each wherever it is.
+  __device__ __forceinline__ void issue_found(int slot, const char* found, int chunks) const {
+    if (current_head_ >= 0) {
+      const int chunk = lane_ % kLanesPerRow, own = lane_ / kLanesPerRow;
+      const std::uint32_t to = first_target(slot, own + member_ * kOwnRows, chunk);
+      const bool mine = kOwnRows >= kRowsAtOnce || own < kOwnRows;
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int row = i * kRowsAtOnce;
+        const auto from = static_cast<std::uint64_t>(
+            __shfl_sync(device::kFullWarp, reinterpret_cast<unsigned long long>(found),
+                        (own + row) & (kOwnRows - 1)));
+        if (!mine) continue;
+        const bool there = from != 0 && chunk < chunks;
+        // Of no bytes, too, the address has to be one.
+        const char* source =
+            there ? reinterpret_cast<const char*>(from) + chunk * 16 : given_.q.data;
+        arch::copy_16(target(to, row), source, there ? 16 : 0);
+      }
+    }
+    arch::commit_copies();
+  }
+
   template <bool kComplete>
   __device__ __forceinline__ void copy_rows(int slot, const char* base, int chunks) const {
     const int chunk = lane_ % kLanesPerRow, own = lane_ / kLanesPerRow;
-    const int first = own + member_ * kOwnRows;
     base += chunk * 16;
     asm volatile("" : "+l"(base));  // one multiply-add gives an address, if this is one register
-    // Rows i * kRowsAtOnce further on: their swizzle differs by constants.
-    std::uint32_t to = tile(slot) + (first >> 3) * Shape::kGroupBytes + (chunk >> 3) * 1024 +
-                       (first & 7) * 128 + (((chunk ^ first) & 7) << 4);
+    std::uint32_t to = first_target(slot, own + member_ * kOwnRows, chunk);
     // Half of it in a uniform register, beside a policy in others, is an illegal instruction (13.0).
     asm volatile("" : "+r"(to));
     const bool mine = kOwnRows >= kRowsAtOnce || own < kOwnRows;
@@ -187,8 +250,7 @@ class Ring {
       const int row = i * kRowsAtOnce;
       const std::uint32_t steps =
           __shfl_sync(device::kFullWarp, current_.row, (own + row) & (kOwnRows - 1));
-      const std::uint32_t at =
-          (to ^ ((row & 7) << 4)) + (row >> 3) * Shape::kGroupBytes + (row & 7) * 128;
+      const std::uint32_t at = target(to, row);
       if (!mine) continue;
       if constexpr (kComplete) {
         const char* from = base + static_cast<std::uint64_t>(steps) * a_.step;
@@ -205,13 +267,14 @@ class Ring {
     }
   }
 
+  const typename Shape::Given& given_;
   const Cache& a_;
   const std::uint64_t policy_ = arch::evict_first();
   const Segment* segments_;
   const std::uint32_t tiles_, scales_;
   const int part_, head_, member_, lane_;
   int count_ = 0, at_ = 0, key_ = 0, end_ = 0;  // of the unit that is looked up next
-  LanePlace current_, next_;
+  Place current_, next_;
   int current_head_ = -1, next_head_ = -1;
   bool complete_ = false;
 };

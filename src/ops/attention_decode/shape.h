@@ -2,6 +2,8 @@
 // and how many KV heads a CTA takes together.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/attention_decode/arguments.h"
 
 namespace hyla::attention::decode {
@@ -15,6 +17,7 @@ struct Int8 {
 
 template <class Stored_, int D_, int Sharing_, int Heads_>
 struct Shape {
+  using Given = Arguments;
   using Stored = Stored_;
   static constexpr int D = D_;
   static constexpr int kSharing = Sharing_;  // warps that read one ring, 8 query rows each
@@ -52,6 +55,7 @@ struct Shape {
 // warps fill one ring together. Two CTAs an SM hide each other's barriers.
 template <class Stored_, int D_>
 struct WideShape {
+  using Given = Arguments;
   using Stored = Stored_;
   static constexpr int D = D_;
   static constexpr bool kQuantised = false;
@@ -68,5 +72,15 @@ struct WideShape {
   static constexpr int kSharedBytes = kQueryBytes + kSlots * kTileBytes;
   static_assert(kSlots >= 4);
 };
+
+// Operands of the user's stand in for the cache (operands.cuh)?
+template <class Shape>
+inline constexpr bool over_operands = !std::is_same_v<typename Shape::Given, Arguments>;
+
+// The arguments as the kernel was given them.
+template <class Shape>
+HYLA_HOST_DEVICE const typename Shape::Given& given(const Arguments& a) {
+  return static_cast<const typename Shape::Given&>(a);
+}
 
 }  // namespace hyla::attention::decode

@@ -17,7 +17,7 @@ inline constexpr int kLeastUnits = 4;  // of a share
 // A CTA's part of an item.
 struct Segment {
   const char* table;           // the row's pages
-  std::uint32_t origin;        // without pages: steps to the row's first token,
+  std::uint32_t origin;        // without pages: steps to the row's first token (operands: the row),
   std::uint32_t scale_origin;  // and elements of the scales
   int begin, end;              // keys that may be seen; begin a multiple of 16
   int first_seen;              // keys before it are not read
@@ -28,6 +28,16 @@ struct Segment {
   int before;                  // slot of the piece that comes before this; -1: none
   int piece;                   // slot; -1: these are the item's last keys, and nothing is missing
 };
+
+// A row's keys.
+__device__ __forceinline__ int key_count(const Arguments& a, int row, int) {
+  int room = a.cache.capacity;
+  if (a.cache.kind == Kind::kRagged) {
+    const int first = min(max(a.cache.begins.at(row), 0), room);
+    room = min(max(a.cache.begins.at(row + 1) - first, 0), room - first);
+  }
+  return a.cache.lengths.present() ? min(max(a.cache.lengths.at(row), 0), room) : room;
+}
 
 // Items of a row, all alike.
 struct Items {
@@ -43,12 +53,7 @@ __device__ __forceinline__ Items items_of(const Arguments& a, int row) {
   Items items;
   const int begin = q.begins.at(row);
   int queries = q.lengths.present() ? q.lengths.at(row) : q.begins.at(row + 1) - begin;
-  int room = a.cache.capacity;
-  if (a.cache.kind == Kind::kRagged) {
-    const int first = min(max(a.cache.begins.at(row), 0), room);
-    room = min(max(a.cache.begins.at(row + 1) - first, 0), room - first);
-  }
-  items.keys = a.cache.lengths.present() ? min(max(a.cache.lengths.at(row), 0), room) : room;
+  items.keys = key_count(given<Shape>(a), row, queries);
   if (begin < 0 || begin > q.tokens) return items;
   queries = min(queries, q.tokens - begin);
   if (queries <= 0 || queries > q.most_packed / q.group) return items;
@@ -219,6 +224,10 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
   segment.begin = max((items.first_unit + from) * kUnit, segment.first_seen / kUnit * kUnit);
   segment.end =
       min((items.first_unit + to) * kUnit, sees(segment.first_row + segment.rows - 1).end);
+  if constexpr (over_operands<Shape>) {
+    segment.origin = static_cast<std::uint32_t>(row);
+    return segment;
+  }
   const Cache& cache = a.cache;
   segment.table = cache.table + row * cache.table_row_bytes;
   if (cache.kind == Kind::kRagged) {

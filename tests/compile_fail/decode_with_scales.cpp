@@ -1,0 +1,9 @@
+// expect: attention kernel: operands with scales are
+// lines: 1
+#include <hyla/attention_decode.h>
+#include <hyla/kv_operands.h>
+
+void call(const hyla::attention::RunParams& params) {
+  using Scaled = hyla::attention::DenseOperand<hyla::bfloat16, float>;
+  hyla::attention::cuda::decode<64>(params, Scaled{}, Scaled{}, 1, {}, {});
+}
