@@ -31,6 +31,12 @@ void check_cu_seqlens(const Sequences& sequences) {
   }
 }
 
+// Empty rows need no memory, so that a tensor of stride 0 can claim any number of them.
+void check_row_count(const char* argument, std::int64_t rows) {
+  constexpr std::int64_t kMost = 1 << 24;
+  if (rows > kMost) fail(argument, "at most " + text(kMost) + " rows", text(rows));
+}
+
 void check_starts(const Sequences& sequences) {
   for (std::int64_t i = 0; i < sequences.rows; ++i) {
     const std::int64_t start = sequences.starts.at(i), length = sequences.lengths.at(i);
@@ -144,6 +150,7 @@ Sequences check_sequences(const SequenceArguments& arguments, std::int64_t total
     sequences.cu_seqlens =
         check_indices("cu_seqlens", arguments.cu_seqlens, "N+1", shapes, context);
     sequences.rows = shapes["N"];
+    check_row_count("cu_seqlens", sequences.rows);
     if (on_host(context)) check_cu_seqlens(sequences);
     return sequences;
   }
@@ -151,6 +158,7 @@ Sequences check_sequences(const SequenceArguments& arguments, std::int64_t total
   sequences.starts = check_indices("starts", arguments.starts, "N", shapes, context);
   sequences.lengths = check_indices("lengths", arguments.lengths, "N", shapes, context);
   sequences.rows = shapes["N"];
+  check_row_count("starts", sequences.rows);
   if (on_host(context)) check_starts(sequences);
   return sequences;
 }

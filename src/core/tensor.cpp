@@ -97,7 +97,8 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t length) c
                           "begin " + std::to_string(begin) + ", length " + std::to_string(length));
   }
   TensorView view = *this;
-  if (data != nullptr) {
+  // An empty view stays where it is: its offset may lead out of the memory that it has.
+  if (data != nullptr && numel() > 0) {
     view.data =
         static_cast<char*>(data) + begin * strides[dim] * static_cast<std::int64_t>(size_of(dtype));
   }

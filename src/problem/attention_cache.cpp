@@ -1,4 +1,6 @@
 // The KV cache as an argument: its tensors, its lengths, its pages.
+#include <limits>
+
 #include "problem/attention.h"
 
 namespace hyla::attention {
@@ -80,8 +82,13 @@ std::int64_t CacheView::capacity(std::int64_t row) const {
       return k.shape[1];
     case KvCache::Kind::kRagged:
       return cu_kv.at(row + 1) - cu_kv.at(row);
-    case KvCache::Kind::kPaged:
-      return page_table.columns * page_size();
+    case KvCache::Kind::kPaged: {
+      // A table may claim any number of columns.
+      std::int64_t tokens = 0;
+      return __builtin_mul_overflow(page_table.columns, page_size(), &tokens)
+                 ? std::numeric_limits<std::int64_t>::max()
+                 : tokens;
+    }
     default:
       return 0;
   }

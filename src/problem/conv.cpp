@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "problem/checkpoints.h"
 #include "problem/overlaps.h"
 #include "problem/tokens.h"
 
@@ -115,15 +116,8 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, Shapes& s
   if (!on_host(context)) return;
   for (std::int64_t row = 0; row < p.sequences.rows; ++row) {
     if (p.padding(row)) continue;
-    std::int64_t before = -1;
-    for (std::int64_t i = 0; i < p.checkpoint_count(row); ++i) {
-      const std::int64_t tokens = p.checkpoint_offsets.at(row, i);
-      if (tokens <= before || tokens > p.sequences.length(row)) {
-        fail("checkpoint_offsets",
-             "rising token counts up to the sequence's " + text(p.sequences.length(row)),
-             text(tokens) + " in row " + text(row));
-      }
-      before = tokens;
+    const std::int64_t count = check_checkpoint_offsets(p.checkpoint_offsets, p.sequences, row);
+    for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t slot = p.checkpoint_slots.at(row, i);
       if (slot >= p.slots.first && slot >= p.state.slots) {
         fail("checkpoint_slots", "slots below " + text(p.state.slots),

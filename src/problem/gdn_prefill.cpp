@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "problem/checkpoints.h"
 #include "problem/overlaps.h"
 
 namespace hyla::gdn {
@@ -72,28 +73,13 @@ void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& 
   }
 }
 
-// Which tokens are checkpoints, on the host. Nothing of a padding row is looked at.
-void check_offsets(const PrefillProblem& p) {
+// Which tokens are checkpoints and where they go, on the host. Nothing of a padding row is looked at.
+void check_checkpoint_rows(const PrefillProblem& p) {
   for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
     if (p.slots.read_slot(n) == core::kNullSlot) continue;
-    std::int64_t before = -1;
-    for (std::int64_t i = 0; i < p.checkpoint_count(n); ++i) {
-      const std::int64_t offset = p.checkpoint_offsets.at(n, i);
-      if (offset <= before || offset > p.sequences.length(n)) {
-        fail("checkpoint_offsets",
-             "rising token counts up to the sequence's " + text(p.sequences.length(n)),
-             text(offset) + " in row " + text(n));
-      }
-      before = offset;
-    }
-  }
-}
-
-// Where they go, on the host.
-void check_destinations(const PrefillProblem& p) {
-  for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
-    if (p.slots.read_slot(n) == core::kNullSlot) continue;
-    const std::int64_t count = p.checkpoint_count(n);
+    const std::int64_t count = p.checkpoint_offsets.present()
+                                   ? check_checkpoint_offsets(p.checkpoint_offsets, p.sequences, n)
+                                   : p.checkpoint_count(n);
     if (p.checkpoints.present()) {
       const std::int64_t begin = p.checkpoint_starts.at(n), end = p.checkpoint_starts.at(n + 1);
       if (begin < 0 || end > p.checkpoints.slots || end - begin != count) {
@@ -153,9 +139,7 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, core::Sha
     p.checkpoint_starts =
         core::check_indices("checkpoint_starts", params.checkpoint_starts, "N+1", columns, context);
   }
-  if (context.device.kind != Device::Kind::kCpu) return;
-  if (listed) check_offsets(p);
-  check_destinations(p);
+  if (context.device.kind == Device::Kind::kCpu) check_checkpoint_rows(p);
 }
 
 void check_no_overlap(const PrefillParams& params) {

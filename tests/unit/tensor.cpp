@@ -96,6 +96,13 @@ TEST_F(Views, SliceOfAnEmptyTensorWithoutMemory) {
   EXPECT_EQ(empty.slice(0, 2, 1).data, nullptr);
 }
 
+TEST_F(Views, SliceOfAnEmptyTensorStaysWhereItIs) {
+  float memory[1] = {};
+  const TensorView rows(memory, {0, 3, 1000});
+  EXPECT_EQ(rows.slice(2, 999, 1).data, memory);
+  EXPECT_EQ(rows.select(1, 2).data, memory);
+}
+
 TEST_F(Views, Select) {
   const TensorView y = x.select(1, 2);
   EXPECT_EQ(y.rank, 2);
