@@ -28,6 +28,19 @@ CaseBuilder::CaseBuilder(const ProblemSpec& spec, const CaseOptions& options)
   call_.context.programmatic_launch = spec.pdl;
 }
 
+bool CaseBuilder::has(const char* what, double probability) const {
+  return options_.variety != 0 && Random(options_.variety, what).chance(0, probability);
+}
+
+std::int64_t CaseBuilder::kind(const char* what, std::int64_t count) const {
+  return options_.variety == 0 ? 0 : Random(options_.variety, what).below(1, count);
+}
+
+DType CaseBuilder::any_float(const char* what, DType usual) const {
+  constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+  return options_.variety == 0 ? usual : kTypes[kind(what, 3)];
+}
+
 Buffer& CaseBuilder::add(const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
   std::vector<std::int64_t> strides = dense_strides(shape);
   std::int64_t shift = 0;
@@ -59,8 +72,9 @@ TensorView CaseBuilder::output(const std::string& name, DType dtype,
 TensorView CaseBuilder::indices(const std::string& name, const std::vector<std::int64_t>& values,
                                 std::vector<std::int64_t> shape) {
   if (shape.empty()) shape = {static_cast<std::int64_t>(values.size())};
-  Buffer& buffer =
-      add(name, options_.wide_indices ? DType::kInt64 : DType::kInt32, std::move(shape));
+  DType dtype = options_.wide_indices ? DType::kInt64 : DType::kInt32;
+  if (!may_be_negative(name) && has(("uint32 " + name).c_str(), 0.3)) dtype = DType::kUInt32;
+  Buffer& buffer = add(name, dtype, std::move(shape));
   buffer.fill_by(
       [&](std::int64_t i) { return static_cast<double>(values[static_cast<std::size_t>(i)]); });
   return buffer.view();
@@ -103,6 +117,13 @@ Rows CaseBuilder::rows(const std::vector<std::int64_t>& lengths, bool ragged) co
   return rows;
 }
 
+// By its name, so that the dtype does not depend on what a tensor happens to hold.
+bool CaseBuilder::may_be_negative(const std::string& name) const {
+  if (name == "read_slots") return options_.padding;
+  return name == "write_slots" || name == "step_slots" || name == "checkpoint_slots" ||
+         name == "checkpoint_offsets";
+}
+
 // The true slot in one column, poisonous ones in the others; a column past the end is clamped.
 void CaseBuilder::set_read_table(TensorView& slots, TensorView& columns, const Rows& rows) {
   const Random draw = random("read_columns");
@@ -121,7 +142,8 @@ void CaseBuilder::set_read_table(TensorView& slots, TensorView& columns, const R
 
 TensorView CaseBuilder::fresh_rows(const TensorView& pool, const Rows& rows) {
   const Random draw = random("has_initial_state");
-  Buffer& mask = add("has_initial_state", DType::kUInt8, {rows.count()});
+  const DType dtype = has("bool mask", 0.5) ? DType::kBool : DType::kUInt8;
+  Buffer& mask = add("has_initial_state", dtype, {rows.count()});
   mask.fill_by([&](std::int64_t row) { return draw.chance(row, 0.5) ? 1 : 0; });
   for (std::int64_t row = 0; row < rows.count(); ++row) {
     const std::int64_t slot = rows.read[static_cast<std::size_t>(row)];

@@ -29,6 +29,13 @@ class CaseBuilder {
   Random random(const std::string& name) const { return {seed(), name}; }
   std::uint64_t seed() const { return static_cast<std::uint64_t>(spec_.seed); }
 
+  // Has the call this rarer argument? `what` is its name; never without CaseOptions::variety.
+  bool has(const char* what, double probability) const;
+  // Which of `count` kinds, the first without variety.
+  std::int64_t kind(const char* what, std::int64_t count) const;
+  // `usual` without variety, otherwise any dtype of floating-point numbers with at least 16 bits.
+  DType any_float(const char* what, DType usual) const;
+
   // A new tensor, all poison. With gaps its outer strides leave elements unused.
   Buffer& add(const std::string& name, DType dtype, std::vector<std::int64_t> shape);
   TensorView normal(const std::string& name, DType dtype, std::vector<std::int64_t> shape,
@@ -80,6 +87,7 @@ class CaseBuilder {
   Call finish(Params params) &&;
 
  private:
+  bool may_be_negative(const std::string& name) const;
   void set_read_table(TensorView& slots, TensorView& columns, const Rows& rows);
 
   ProblemSpec spec_;

@@ -11,7 +11,8 @@
 //             + half an ulp of the element in its storage dtype
 //             + half an ulp of float32, for E's own rounding
 //
-// The relative error is taken per vector, so that a large head cannot hide a wrong small one. NaN
+// The relative error is taken per vector, so that a large head cannot hide a wrong small one; a
+// log-sum-exp counts as 1 at least. A case whose bound would allow anything fails. NaN
 // and infinity must be where E has them. What E leaves untouched (still poison) must be untouched
 // to the bit, and so must every input, guard zone and stride gap.
 #pragma once

@@ -18,11 +18,12 @@ class Append {
     for (int64_t row = 0; row < naive_rows(p_); ++row) {
       const int64_t begin = naive_begin(p_, row), length = naive_length(p_, row);
       for (int64_t i = 0; i < length; ++i) {
-        const int64_t position = integer(p_.kv_lengths, {row}) - length + i;
+        const int64_t position = keys(row) - length + i;
         for (int64_t head = 0; head < p_.k.shape[1]; ++head) {
           std::vector<Real> key = vector(p_.k, begin + i, head);
           if (p_.rope.cos.present()) rotate(key, position);
           write(key, p_.cache.k, p_.cache.k_scales, row, position, head);
+          if (!p_.v.present()) continue;
           write(vector(p_.v, begin + i, head), p_.cache.v, p_.cache.v_scales, row, position, head);
         }
       }
@@ -30,6 +31,11 @@ class Append {
   }
 
  private:
+  int64_t keys(int64_t row) const {
+    if (p_.kv_lengths.present()) return integer(p_.kv_lengths, {row});
+    return integer(p_.cache.cu_kv, {row + 1}) - integer(p_.cache.cu_kv, {row});
+  }
+
   static std::vector<Real> vector(const TensorView& x, int64_t token, int64_t head) {
     std::vector<Real> result;
     for (int64_t d = 0; d < x.shape[2]; ++d) {
@@ -54,11 +60,15 @@ class Append {
   }
 
   TensorView place(const TensorView& x, int64_t row, int64_t position, int64_t head) const {
-    if (p_.cache.kind == attention::KvCache::Kind::kDense) {
-      return x.select(0, row).select(0, position).select(0, head);
+    if (p_.cache.kind == attention::KvCache::Kind::kRagged) {
+      return x.select(0, integer(p_.cache.cu_kv, {row}) + position).select(0, head);
     }
-    const int64_t block = integer(p_.cache.page_table, {row, position / x.shape[1]});
-    return x.select(0, block).select(0, position % x.shape[1]).select(0, head);
+    const TensorView nhd = p_.cache.layout == attention::KvLayout::kHND ? x.swap(1, 2) : x;
+    if (p_.cache.kind == attention::KvCache::Kind::kDense) {
+      return nhd.select(0, row).select(0, position).select(0, head);
+    }
+    const int64_t block = integer(p_.cache.page_table, {row, position / nhd.shape[1]});
+    return nhd.select(0, block).select(0, position % nhd.shape[1]).select(0, head);
   }
 
   void write(const std::vector<Real>& values, const TensorView& cache, const TensorView& scales,

@@ -9,6 +9,7 @@ namespace hyla::testing {
 namespace {
 
 // Stored values of a quantised cache use most of its range; the scales bring them back to about 1.
+constexpr std::int64_t kValueDims[] = {8, 64, 72, 128};
 constexpr double kE4m3Deviation = 100.0, kInt8Deviation = 36.0;
 
 bool quantised(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kInt8; }
@@ -17,7 +18,8 @@ double deviation(DType dtype) {
   return dtype == DType::kFloat8E4M3 ? kE4m3Deviation : dtype == DType::kInt8 ? kInt8Deviation : 1;
 }
 
-// One of keys and values: [blocks, tokens, Hk, D] with its scales.
+// One of keys and values: [blocks, tokens, Hk, D] with its scales, whatever the cache's layout; of a
+// ragged cache one block of all tokens.
 struct Half {
   TensorView values, scales;
 };
@@ -33,7 +35,19 @@ class CacheMaker {
     columns_ = std::max<std::int64_t>((longest + page_ - 1) / page_, 1);
     for (std::int64_t length : lengths_) used_ += (length + page_ - 1) / page_;
     if (spec_.page == 0) used_ = static_cast<std::int64_t>(lengths_.size());
+    ragged_ = spec_.page == 0 && builder.has("ragged cache", 0.5);
+    heads_first_ = !ragged_ && builder.has("heads first", 0.4);
+    with_scales_ = quantised(spec_.kv) && !(empty && builder.options().packed) &&
+                   !builder.has("no scales", 0.2);
+    value_dim_ =
+        builder.has("value dim", 0.3) ? kValueDims[builder.kind("which value dim", 4)] : spec_.d;
+    with_values_ = !(empty && builder.has("keys only", 0.15));
   }
+
+  std::int64_t value_dim() const { return value_dim_; }
+  bool with_values() const { return with_values_; }
+  // The rows of a ragged cache are as long as they are.
+  bool knows_lengths() const { return ragged_ && builder_.has("no kv_lengths", 0.5); }
 
   attention::KvCache make() {
     const std::int64_t spare = spec_.page != 0 && builder_.options().shuffled ? 3 : 0;
@@ -41,15 +55,22 @@ class CacheMaker {
     pages_.resize(static_cast<std::size_t>(blocks_));
     std::iota(pages_.begin(), pages_.end(), 0);
     if (builder_.options().shuffled && spec_.page != 0) shuffle();
+    const Half k = half("cache.k", spec_.d);
+    const Half v = with_values_ ? half("cache.v", value_dim_) : Half{};
     attention::KvCache cache;
-    const Half k = half("cache.k"), v = half("cache.v");
-    if (spec_.page == 0) {
-      cache = attention::KvCache::dense(k.values, v.values);
-    } else {
-      cache = attention::KvCache::paged(k.values, v.values, table());
+    cache.k = as_given(k.values);
+    cache.v = as_given(v.values);
+    cache.k_scales = as_given(k.scales);
+    cache.v_scales = as_given(v.scales);
+    if (heads_first_) cache.layout = attention::KvLayout::kHND;
+    if (ragged_) {
+      cache.kind = attention::KvCache::Kind::kRagged;
+      cache.cu_kv = offsets();
+      return cache;  // every token is some row's
     }
-    cache.k_scales = k.scales;
-    cache.v_scales = v.scales;
+    cache.kind =
+        spec_.page == 0 ? attention::KvCache::Kind::kDense : attention::KvCache::Kind::kPaged;
+    if (spec_.page != 0) cache.page_table = table();
     poison_unread({k.values, k.scales, v.values, v.scales});
     return cache;
   }
@@ -63,27 +84,48 @@ class CacheMaker {
     }
   }
 
-  Half half(const std::string& name) {
+  // [blocks, tokens, Hk, last]; an empty cache holds poison.
+  TensorView tensor(const std::string& name, DType dtype, std::int64_t last, double mean,
+                    double spread) {
+    const std::int64_t blocks = ragged_ ? 1 : blocks_, tokens = ragged_ ? total() : page_;
+    std::vector<std::int64_t> shape{blocks, tokens, spec_.hk, last};
+    if (heads_first_) std::swap(shape[1], shape[2]);
+    const TensorView made = empty_ ? builder_.output(name, dtype, shape)
+                                   : builder_.normal(name, dtype, shape, mean, spread);
+    return heads_first_ ? made.swap(1, 2) : made;
+  }
+
+  // Stored values use most of a quantised cache's range where scales bring them back.
+  Half half(const std::string& name, std::int64_t dim) {
+    const double size = with_scales_ ? deviation(spec_.kv) : 1;
     Half result;
-    if (empty_) {
-      result.values = builder_.output(name, spec_.kv, {blocks_, page_, spec_.hk, spec_.d});
-      if (quantised(spec_.kv) && !builder_.options().packed) {
-        result.scales = builder_.output(name + "_scales", DType::kFloat32,
-                                        {blocks_, page_, spec_.hk, groups()});
-      }
-      return result;
-    }
-    result.values = builder_.normal(name, spec_.kv, {blocks_, page_, spec_.hk, spec_.d}, 0,
-                                    deviation(spec_.kv));
-    if (quantised(spec_.kv)) {
-      result.scales =
-          builder_.normal(name + "_scales", DType::kFloat32, {blocks_, page_, spec_.hk, groups()},
-                          1 / deviation(spec_.kv), 0.1 / deviation(spec_.kv));
+    result.values = tensor(name, spec_.kv, dim, 0, size);
+    if (with_scales_) {
+      result.scales = tensor(name + "_scales", DType::kFloat32, groups(dim), 1 / size, 0.1 / size);
     }
     return result;
   }
 
-  std::int64_t groups() const { return builder_.options().extras && spec_.d % 16 == 0 ? 2 : 1; }
+  TensorView as_given(const TensorView& view) const {
+    if (!view.present()) return view;
+    return ragged_ ? view.select(0, 0) : heads_first_ ? view.swap(1, 2) : view;
+  }
+
+  std::int64_t total() const {
+    return std::accumulate(lengths_.begin(), lengths_.end(), std::int64_t{0});
+  }
+
+  TensorView offsets() {
+    std::vector<std::int64_t> values{0};
+    for (std::int64_t length : lengths_) values.push_back(values.back() + length);
+    return builder_.indices("cache.cu_kv", values);
+  }
+
+  // Scales of a head: one, two, or one for each eight values.
+  std::int64_t groups(std::int64_t dim) const {
+    if (builder_.has("fine scales", 0.25)) return dim / 8;
+    return builder_.options().extras && dim % 16 == 0 ? 2 : 1;
+  }
 
   // Entries that are not needed point nowhere.
   TensorView table() {
@@ -122,6 +164,8 @@ class CacheMaker {
   const ProblemSpec& spec_;
   const std::vector<std::int64_t>& lengths_;
   const bool empty_;
+  bool ragged_ = false, heads_first_ = false, with_scales_ = false, with_values_ = true;
+  std::int64_t value_dim_ = 0;
   std::int64_t page_ = 0, columns_ = 0, used_ = 0, blocks_ = 0;
   std::vector<std::int64_t> pages_;
 };
@@ -134,16 +178,20 @@ Call random_attention(CaseBuilder builder) {
   attention::RunParams p;
   Rows rows = builder.rows(row_lengths(spec), true);
   std::fill(rows.padded.begin(), rows.padded.end(), false);  // attention has no padding rows
+  CacheMaker maker(builder, keys, false);
   p.q = builder.normal("q", spec.io, {rows.total, spec.hq, spec.d}, 0, 1);
-  p.out = builder.output("out", spec.io, {rows.total, spec.hq, spec.d});
+  p.out = builder.output("out", spec.io, {rows.total, spec.hq, maker.value_dim()});
   builder.set_sequences(p, rows);
-  p.kv_lengths = builder.indices("kv_lengths", keys);
-  p.cache = CacheMaker(builder, keys, false).make();
-  p.causal = spec.mask != Mask::kNone;
+  p.cache = maker.make();
+  if (!maker.knows_lengths()) p.kv_lengths = builder.indices("kv_lengths", keys);
+  // Windows and chunks without a causal mask look in both directions.
+  p.causal = spec.mask != Mask::kNone && (spec.mask == Mask::kCausal || !builder.has("both", 0.3));
+  if (builder.has("scale", 0.3)) p.scale = builder.has("which scale", 0.3) ? 0.0 : 0.21;
   if (spec.mask == Mask::kWindow) p.window = spec.window;
   if (spec.mask == Mask::kChunked) p.chunk = spec.window;
   if (builder.options().extras) {
-    p.sinks = builder.normal("sinks", DType::kFloat32, {spec.hq}, 0, 1);
+    const DType sinks = builder.any_float("sinks", DType::kFloat32);
+    p.sinks = builder.normal("sinks", sinks, {spec.hq}, 0, 1);
     p.lse = builder.output("lse", DType::kFloat32, {rows.total, spec.hq});
     p.softcap = 30;
   }
@@ -157,11 +205,14 @@ Call random_append(CaseBuilder builder) {
   attention::AppendParams p;
   Rows rows = builder.rows(row_lengths(spec), true);
   std::fill(rows.padded.begin(), rows.padded.end(), false);
+  CacheMaker maker(builder, keys, true);
   p.k = builder.normal("k", spec.io, {rows.total, spec.hk, spec.d}, 0, 1);
-  p.v = builder.normal("v", spec.io, {rows.total, spec.hk, spec.d}, 0, 1);
+  if (maker.with_values()) {
+    p.v = builder.normal("v", spec.io, {rows.total, spec.hk, maker.value_dim()}, 0, 1);
+  }
   builder.set_sequences(p, rows);
-  p.kv_lengths = builder.indices("kv_lengths", keys);
-  p.cache = CacheMaker(builder, keys, true).make();
+  p.cache = maker.make();
+  if (!maker.knows_lengths()) p.kv_lengths = builder.indices("kv_lengths", keys);
   if (spec.rope != Rope::kNone) {
     // Some models rotate a part of each key only.
     const std::int64_t pairs = builder.options().extras ? spec.d / 4 : spec.d / 2;
@@ -181,7 +232,7 @@ Call random_append(CaseBuilder builder) {
     p.rope.interleaved = spec.rope == Rope::kPairs;
   }
   builder.poison_tokens(p.k, rows, true);
-  builder.poison_tokens(p.v, rows, true);
+  if (p.v.present()) builder.poison_tokens(p.v, rows, true);
   return std::move(builder).finish(p);
 }
 

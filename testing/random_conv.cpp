@@ -35,13 +35,26 @@ TensorView window_pool(CaseBuilder& builder, const Rows& rows, const Columns& co
 
 template <class Params>
 void set_common(CaseBuilder& builder, Params& p, const Rows& rows, std::vector<std::int64_t> shape,
-                const Columns& columns, std::int64_t extra_slots) {
+                const Columns& columns, std::int64_t extra_slots, bool with_pool = true) {
   const ProblemSpec& spec = builder.spec();
   const std::int64_t C = channels(spec);
+  // Any strides: channels side by side, or tokens.
+  const bool turned = builder.has("tokens side by side", 0.2);
+  const auto last = static_cast<int>(shape.size()) - 1;
+  if (turned) std::swap(shape[0], shape.back());
   p.x = builder.normal("x", spec.io, shape, 0, 1);
   p.out = builder.output("out", spec.io, shape);
-  p.weight = builder.normal("weight", spec.io, {C, spec.width}, 0, 0.5);
-  if (builder.options().extras) p.bias = builder.normal("bias", spec.io, {C}, 0, 0.5);
+  if (turned) {
+    p.x = p.x.swap(0, last);
+    p.out = p.out.swap(0, last);
+  }
+  p.weight =
+      builder.normal("weight", builder.any_float("weight", spec.io), {C, spec.width}, 0, 0.5);
+  if (builder.options().extras) {
+    p.bias = builder.normal("bias", builder.any_float("bias", spec.io), {C}, 0, 0.5);
+  }
+  if (builder.has("no activation", 0.3)) p.activation = conv::Activation::kNone;
+  if (!with_pool) return;
   p.state = window_pool(builder, rows, columns, extra_slots);
   builder.set_slots(p, rows);
   if (columns.at_offset) {
@@ -81,10 +94,16 @@ Call random_conv_prefill(CaseBuilder builder) {
   Columns columns{spec.drafts, spec.drafts > 0};
   if (columns.spare == 0 && (extras || builder.options().gaps)) columns = {2, extras};
   conv::PrefillParams p;
-  const Rows rows = builder.rows(row_lengths(spec), true);
+  Rows rows = builder.rows(row_lengths(spec), true);
+  const bool with_pool = !builder.has("no state", 0.15);
+  if (!with_pool) std::fill(rows.padded.begin(), rows.padded.end(), false);
   set_common(builder, p, rows, {rows.total, channels(spec)}, columns,
-             extras ? rows.count() * kCheckpoints : 0);
+             extras ? rows.count() * kCheckpoints : 0, with_pool);
   builder.set_sequences(p, rows);
+  if (!with_pool) {
+    builder.poison_tokens(p.x, rows, true);
+    return std::move(builder).finish(p);
+  }
   if (extras) set_checkpoints(builder, p, rows);
   if (builder.options().fresh_rows) p.has_initial_state = builder.fresh_rows(p.state, rows);
   builder.poison_tokens(p.x, rows, true);
@@ -122,12 +141,17 @@ Call random_conv_update(CaseBuilder builder) {
 Call random_gated_rms(CaseBuilder builder) {
   const ProblemSpec spec = builder.spec();
   norm::GatedRmsParams p;
-  const std::vector<std::int64_t> shape{spec.b, spec.hv, spec.v};
+  std::vector<std::int64_t> shape{spec.b, spec.hv, spec.v};
+  if (builder.has("rows", 0.3)) shape = {spec.b * spec.hv, spec.v};
   p.x = builder.normal("x", spec.io, shape, 0, 1);
-  p.z = builder.normal("z", spec.io, shape, 0, 1);
-  p.weight = builder.normal("weight", DType::kFloat32, {spec.v}, 1, 0.2);
-  p.out = builder.output("out", spec.io, shape);
+  p.z = builder.normal("z", builder.any_float("z", spec.io), shape, 0, 1);
+  const DType weight = builder.any_float("weight", DType::kFloat32);
+  p.weight = builder.normal("weight", weight, {spec.v}, 1, 0.2);
+  p.out = builder.has("in place", 0.2)
+              ? p.x
+              : builder.output("out", builder.any_float("out", spec.io), shape);
   if (builder.options().extras) p.gate = norm::Activation::kSigmoid;
+  if (builder.has("eps", 0.3)) p.eps = 1e-3;
   return std::move(builder).finish(p);
 }
 

@@ -72,7 +72,7 @@ struct Sizes {
 }  // namespace
 
 CaseOptions CaseOptions::hostile() {
-  return {true, true, true, true, true, true, true, true, true, true};
+  return {true, true, true, true, true, true, true, true, true, true, 0};
 }
 
 CaseOptions CaseOptions::drawn(std::uint64_t seed) {
@@ -88,6 +88,7 @@ CaseOptions CaseOptions::drawn(std::uint64_t seed) {
   options.fresh_rows = (bits & 128) != 0;
   options.extras = (bits & 256) != 0;
   options.wide_indices = (bits & 512) != 0;
+  options.variety = seed + 1;
   return options;
 }
 
