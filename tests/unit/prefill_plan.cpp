@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "testing/random.h"
 
@@ -71,10 +73,12 @@ TEST(PrefillPlan, EveryExpectationIsANumber) {
 TEST(PrefillPlan, ALongerSequenceAmongOthersIsNotExpectedToBeFaster) {
   for (std::int64_t heads : {1, 4, 16}) {
     for (std::int64_t length : {100, 1000, 5000}) {
-      const PlanShape alike = shape(8, heads, length);
-      PlanShape ragged = alike;
-      ragged.longest = 2 * length;
-      EXPECT_GT(fused_us(ragged), fused_us(alike));
+      PlanShape alike = shape(8, heads, length), ragged = alike;
+      alike.longest = length, ragged.longest = 2 * length;
+      // Of more tokens the longest may be taken out.
+      if (length == 100) {
+        EXPECT_GT(fused_us(ragged), fused_us(alike));
+      }
       EXPECT_GT(split_walks(ragged).us, split_walks(alike).us);
       EXPECT_GT(steps_us(ragged), steps_us(alike));
       EXPECT_GT(block_us(ragged), block_us(alike));
@@ -85,12 +89,29 @@ TEST(PrefillPlan, ALongerSequenceAmongOthersIsNotExpectedToBeFaster) {
 
 // Shorter than the mean, or longer than all tokens: the nearest that can be.
 TEST(PrefillPlan, ALengthThatCannotBeIsNotBelieved) {
-  PlanShape none = shape(4, 8, 1000), small = none, all = none, large = none;
-  small.longest = 10, all.longest = 4000, large.longest = 1 << 30;
-  EXPECT_EQ(split_walks(none).us, split_walks(small).us);
+  PlanShape mean = shape(4, 8, 1000), small = mean, all = mean, large = mean;
+  mean.longest = 1000, small.longest = 10, all.longest = 4000, large.longest = 1 << 30;
+  EXPECT_EQ(split_walks(mean).us, split_walks(small).us);
   EXPECT_EQ(split_walks(all).us, split_walks(large).us);
-  EXPECT_EQ(steps_us(none), steps_us(small));
+  EXPECT_EQ(steps_us(mean), steps_us(small));
   EXPECT_EQ(steps_us(all), steps_us(large));
+}
+
+// Lengths that nobody told: not as good as alike ones, not as bad as one sequence with all tokens.
+TEST(PrefillPlan, AnUnknownLengthIsBetweenTheBestAndTheWorst) {
+  for (std::int64_t heads : {1, 4, 16}) {
+    for (std::int64_t length : {20, 300, 5000}) {
+      const PlanShape unknown = shape(8, heads, length);
+      PlanShape alike = unknown, one = unknown;
+      alike.longest = length, one.longest = 8 * length;
+      for (const auto us : {block_us, steps_us, vk_us}) {
+        EXPECT_GE(us(unknown), us(alike));
+        EXPECT_LE(us(unknown), us(one));
+      }
+      EXPECT_GE(split_walks(unknown).us, split_walks(alike).us);
+      EXPECT_LE(split_walks(unknown).us, split_walks(one).us);
+    }
+  }
 }
 
 TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {
@@ -103,23 +124,48 @@ TEST(PrefillPlan, FewLongSequencesAreCutAndManyAreNot) {
   EXPECT_LT(fused_us(many), steps_us(many));
 }
 
-LongPlan mixed(std::int64_t heads, int others, int other_chunks, int longest) {
+// Chunks of the sequences, the longest first: how many are taken out.
+int taken_out(std::int64_t heads, const std::vector<int>& lengths) {
   LongPlan plan;
-  const int chunks = longest + others * other_chunks;
-  EXPECT_GT(long_rows(plan, others + 1, heads, std::int64_t{64} * chunks,
-                      std::int64_t{64} * longest, 132),
-            0);
-  plan.rows = others + 1, plan.chunks = chunks, plan.longest = longest;
-  return plan;
+  const auto rows = static_cast<int>(lengths.size());
+  const int chunks = std::accumulate(lengths.begin(), lengths.end(), 0);
+  const int most = long_rows(plan, rows, heads, std::int64_t{64} * chunks,
+                             std::int64_t{64} * lengths.front(), 132);
+  int best = 0, prepared = 0;
+  const std::int64_t none = plan.cost(0, 0, lengths.front(), 0, 1);
+  std::int64_t least = none;
+  for (int count = 1; count <= most; ++count) {
+    prepared += lengths[static_cast<std::size_t>(count - 1)];
+    const int next = count < rows ? lengths[static_cast<std::size_t>(count)] : 0;
+    for (int parts = 1; parts <= plan.most_parts; ++parts) {
+      const std::int64_t cost = plan.cost(count, prepared, lengths.front(), next, parts);
+      if (cost < least) least = cost, best = count;
+    }
+  }
+  return LongPlan::pays(least, none) ? best : 0;
 }
 
 TEST(PrefillPlan, ALongSequenceAmongShortOnesIsTakenOut) {
   for (std::int64_t heads : {2, 8, 32}) {
-    const LongPlan plan = mixed(heads, 64, 1, 256);
-    EXPECT_LT(plan.most(), 256);
-    EXPECT_GE(plan.most(), 1);
-    EXPECT_TRUE(plan.pays(1, 256)) << heads;
+    std::vector<int> lengths(65, 1);
+    lengths[0] = 256;
+    EXPECT_EQ(taken_out(heads, lengths), 1) << heads;
   }
+}
+
+TEST(PrefillPlan, SeveralLongSequencesAreTakenOut) {
+  std::vector<int> lengths(20, 2);
+  lengths[0] = 300, lengths[1] = 290, lengths[2] = 280;
+  EXPECT_EQ(taken_out(4, lengths), 3);
+  // Eight would not leave enough multiprocessors: some of them.
+  for (int i = 0; i < 8; ++i) lengths[static_cast<std::size_t>(i)] = 200 - 20 * i;
+  EXPECT_GE(taken_out(6, lengths), 1);
+  EXPECT_LT(taken_out(6, lengths), 8);
+}
+
+TEST(PrefillPlan, WhereManyAreAlikeNoneIsTakenOut) {
+  EXPECT_EQ(taken_out(16, std::vector<int>(64, 32)), 0);
+  EXPECT_EQ(taken_out(32, std::vector<int>(17, 128)), 0);
 }
 
 TEST(PrefillPlan, LongSequencesLeaveMultiprocessorsForTheOthers) {
@@ -128,8 +174,8 @@ TEST(PrefillPlan, LongSequencesLeaveMultiprocessorsForTheOthers) {
     const int rows = long_rows(plan, 1000, heads, 1 << 24, 1 << 23, 132);
     EXPECT_LE(rows, kMostLongRows);
     if (rows == 0) continue;
-    EXPECT_LT(rows * plan.ctas_a_row(), 132) << heads;
-    EXPECT_FALSE(plan.pays(132 / plan.ctas_a_row() + 1, 1));
+    EXPECT_LT(rows * plan.ctas_a_row(1), 132) << heads;
+    EXPECT_EQ(plan.cost(132 / plan.ctas_a_row(1) + 1, 1000, 100, 1, 1), LongPlan::kImpossible);
   }
 }
 
@@ -151,7 +197,7 @@ TEST(PrefillPlan, WhereAllSequencesAreAlikeNobodyLooks) {
   }
 }
 
-// Nobody said how long the longest is: looked for only where it might cost most.
+// Nobody said how long the longest is: looked for where that may cost much.
 TEST(PrefillPlan, AnUnknownLengthIsLookedForWithFewHeads) {
   LongPlan plan;
   EXPECT_GT(long_rows(plan, 64, 4, 1 << 16, 0, 132), 0);

@@ -50,7 +50,7 @@ __device__ __forceinline__ StateSlots find_slots(const PrefillProblem& p, int ro
 // ranks, and multiprocessors of their own.
 __device__ __forceinline__ void leave_long_rows(const FusedArguments& a, RankedRows& ranked) {
   const int count = __ldcg(&a.longs->count);
-  const int left = a.long_plan.multiprocessors - count * a.long_plan.ctas_a_row();
+  const int left = a.long_plan.multiprocessors - __ldcg(&a.longs->ctas);
   ranked.ctas = count > 0 ? min(static_cast<int>(gridDim.x), left) : static_cast<int>(gridDim.x);
   ranked.first = a.p.sequences.rows > kRankedRows ? 0 : count * static_cast<int>(a.p.heads);
   ranked.most = count > 0 ? __ldcg(&a.longs->most) * kChunk : 0x7fffffff;

@@ -11,8 +11,9 @@ namespace hyla::gdn {
 inline constexpr int kFusedThreads = 512;
 inline constexpr int kStateRegisters = 192, kAuxiliaryRegisters = 64;
 
-// grid: one CTA an SM, or as many as there are tasks. Longs: sequences may be long enough for
-// kernels of their own (long_rows.cuh), behind which it runs.
+// grid: one CTA an SM, or as many as there are tasks. Where sequences may be long enough for kernels
+// of their own (long_rows.cuh), two instances run behind these, one of which ends at once: Longs if
+// there are such sequences, the other one if not.
 template <class Io, bool Normalised, bool Longs>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused(const __grid_constant__ FusedArguments a) {
@@ -29,6 +30,12 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   // A grid before that works on long sequences has waited for what this one reads.
   if constexpr (!Longs) arch::wait_for_previous_grid();
+  if (Longs || a.long_rows > 0) {
+    if ((__ldcg(&a.longs->count) > 0) != Longs) {
+      if constexpr (Longs) arch::wait_for_previous_grid();
+      return;
+    }
+  }
   const OwnRow own(a.p);
   // Of one sequence the first task is known before its length is.
   if (a.dense_states && a.p.sequences.rows == 1 && (thread & 127) == 64 && group < 2) {

@@ -367,13 +367,15 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   __shared__ LongRows longs;
-  if (a.long_rows > 0) {
-    find_long_rows(a, longs);
+  const bool looks = Halves == 1 && a.long_rows > 0;  // K = V = 128 only
+  if (looks) {
+    find_long_rows(a, longs, reinterpret_cast<int*>(memory));
+    arch::fence_async_proxy();
     __syncthreads();
     if (blockIdx.x == 0 && threadIdx.x == 0) *a.longs = longs;  // for the kernels behind
     if (longs.count == 0) return;
   }
-  const RecordRows all{a, a.long_rows > 0 ? &longs : nullptr};
+  const RecordRows all{a, looks ? &longs : nullptr};
   const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
   Prepare<Io, Halves>(s, all, static_cast<Record<Io>*>(a.records), group)
       .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);

@@ -19,7 +19,8 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
   StateChain<Io, Pipe> chain(pipe, s.out[block], task.block + block, 1 + block);
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
   const int chunks = task.chunks();
-  const int from = first_chunk(a, chunks, part), to = first_chunk(a, chunks, part + 1);
+  const int from = first_chunk(a, chunks, part, task.parts);
+  const int to = first_chunk(a, chunks, part + 1, task.parts);
   const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
   int n = 0;
   if (part == 0 || !a.transfers) {
@@ -89,9 +90,9 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     arch::wait_for_previous_grid();
     return;
   }
-  const int from = first_chunk(a, task.chunks(), part);
-  const int to = first_chunk(a, task.chunks(), part + 1);
-  if (part > 0 && from == to) {  // the sequence is shorter
+  const int from = first_chunk(a, task.chunks(), part, task.parts);
+  const int to = first_chunk(a, task.chunks(), part + 1, task.parts);
+  if (part > 0 && from == to) {  // the sequence is shorter, or has one part
     arch::wait_for_previous_grid();
     return;
   }

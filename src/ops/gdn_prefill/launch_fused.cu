@@ -33,7 +33,7 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   if (rows > 0 && has_room(workspace, records + sizeof(LongRows), context)) {
     a.longs = reinterpret_cast<LongRows*>(static_cast<char*>(workspace.data) + records);
     a.long_rows = rows;
-    a.parts = a.long_plan.parts;
+    a.parts = a.long_plan.most_parts;
     a.records = workspace.data;
     SplitShape shape;
     shape.tasks = static_cast<unsigned>(rows * p.heads);

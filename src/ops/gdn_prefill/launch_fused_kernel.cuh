@@ -14,7 +14,8 @@ void launch_fused(const FusedArguments& a, unsigned ctas, const Context& context
   shape.shared_bytes = sizeof(FusedShared<Io>);
   const auto plain = a.p.l2norm ? fused<Io, true, false> : fused<Io, false, false>;
   const auto behind_longs = a.p.l2norm ? fused<Io, true, true> : fused<Io, false, true>;
-  device::launch(a.long_rows > 0 ? behind_longs : plain, shape, a, context);
+  if (a.long_rows > 0) device::launch(behind_longs, shape, a, context);
+  device::launch(plain, shape, a, context);
 }
 
 }  // namespace hyla::gdn

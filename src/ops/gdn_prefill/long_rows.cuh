@@ -13,14 +13,16 @@
 namespace hyla::gdn {
 
 struct LongRows {
-  int count;                                 // 0: none
-  int most;                                  // chunks of a row that is not one of them
-  int row[kMostLongRows];                    // rising
-  int slot[kMostLongRows];                   // of a row's first chunk: only these have records
-  int chunks;                                // of all of them
-  int total, longest, found[kMostLongRows];  // on the way
-
-  __device__ __forceinline__ bool has(int length) const { return length > most * kChunk; }
+  int count;                // 0: none
+  int most;                 // chunks of a row that is not one of them
+  int parts, ctas;          // of their walks: parts of each, CTAs of all
+  int row[kMostLongRows];   // rising
+  int slot[kMostLongRows];  // of a row's first chunk: only these have records
+  int chunks;               // of all of them
+  // On the way: of all rows, and the first ranks by length.
+  int total, longest, candidates;
+  int top[kMostLongRows + 1], ranked[kMostLongRows + 1];  // chunks, rows
+  std::int64_t costs[2][kMostLongRows + 1];               // of each number of parts
 };
 
 // The rows of a call that have records, numbered: all, or the long ones among others.
@@ -56,16 +58,24 @@ __device__ __forceinline__ int find_length(const PrefillProblem& p, int row) {
   return p.slots.read_slot(row) == core::kNullSlot ? 0 : length;
 }
 
-// By all threads of a CTA, with a barrier after it. Only where a.long_rows > 0.
-__device__ __forceinline__ void find_long_rows(const FusedArguments& a, LongRows& s) {
+inline constexpr int kSearchedRows = 512;
+
+// The longest rows and their chunks in order, as many as may be taken out and one more; by all threads
+// of a CTA, with a barrier after it. `lengths` is scratch for 2 kSearchedRows numbers. Of more rows
+// only those that are longer than all work shared evenly are looked at.
+__device__ __forceinline__ void rank_long_rows(const FusedArguments& a, LongRows& s, int* lengths) {
   const int rows = static_cast<int>(a.p.sequences.rows);
   const int thread = own_thread(), threads = static_cast<int>(blockDim.x);
-  const auto chunks_of = [](int length) { return (length + kChunk - 1) / kChunk; };
-  if (thread == 0) s.count = s.total = s.longest = s.chunks = 0;
-  const int own = thread < rows ? chunks_of(find_length(a.p, thread)) : 0;
-  int sum = own, longest = own;
-  for (int row = thread + threads; row < rows; row += threads) {
-    const int chunks = chunks_of(find_length(a.p, row));
+  const bool all = rows <= kSearchedRows;
+  const auto chunks_of = [&](int row) {
+    return row < rows ? (find_length(a.p, row) + kChunk - 1) / kChunk : 0;
+  };
+  if (thread == 0) s.total = s.longest = s.candidates = 0;
+  if (thread <= kMostLongRows) s.top[thread] = 0;
+  int sum = 0, longest = 0;
+  for (int row = thread; row < rows; row += threads) {
+    const int chunks = chunks_of(row);
+    if (all) lengths[row] = chunks;
     sum += chunks;
     longest = max(longest, chunks);
   }
@@ -77,38 +87,78 @@ __device__ __forceinline__ void find_long_rows(const FusedArguments& a, LongRows
     atomicMax(&s.longest, longest);
   }
   __syncthreads();
+  int* const names = lengths + kSearchedRows;
   LongPlan plan = a.long_plan;
-  plan.rows = rows, plan.chunks = s.total, plan.longest = s.longest;
-  const int most = plan.most();
-  if (thread == 0) s.most = most;
-  if (plan.longest <= most) return;
-  for (int row = thread; row < rows; row += threads) {
-    const int chunks = row == thread ? own : chunks_of(find_length(a.p, row));
-    if (chunks <= most) continue;
-    const int place = atomicAdd(&s.count, 1);
-    if (place < kMostLongRows) s.found[place] = row;
-    atomicAdd(&s.chunks, chunks);
+  plan.rows = rows, plan.chunks = s.total;
+  const int least =
+      static_cast<int>(min(plan.balanced() / LongPlan::kChunk, std::int64_t{1} << 30));
+  for (int row = thread; !all && row < rows; row += threads) {
+    const int chunks = chunks_of(row);
+    if (chunks <= least) continue;
+    const int place = atomicAdd(&s.candidates, 1);
+    if (place < kSearchedRows) lengths[place] = chunks, names[place] = row;
+  }
+  if (!all) __syncthreads();
+  const int count = all ? rows : s.candidates;
+  if (!all && (count == 0 || count > kMostLongRows)) return;
+  // Of those that are alike the order does not matter: all of them are taken out, or none.
+  for (int own = thread; own < count; own += threads) {
+    const int chunks = lengths[own];
+    int rank = 0;
+    for (int other = 0; other < count && rank <= kMostLongRows; ++other) {
+      rank += lengths[other] > chunks || (lengths[other] == chunks && other < own);
+    }
+    if (rank <= kMostLongRows) s.top[rank] = chunks, s.ranked[rank] = all ? own : names[own];
+  }
+  if (!all && thread == 0) s.top[count] = least;
+}
+
+// By all threads of a CTA, with a barrier after it. Only where a.long_rows > 0. `scratch`: see above.
+__device__ __forceinline__ void find_long_rows(const FusedArguments& a, LongRows& s, int* scratch) {
+  const int rows = static_cast<int>(a.p.sequences.rows), thread = own_thread();
+  rank_long_rows(a, s, scratch);
+  __syncthreads();
+  LongPlan plan = a.long_plan;
+  plan.rows = rows, plan.chunks = s.total;
+  const int limit = min(a.long_rows, rows);
+  const int tried = thread & 31;
+  if (thread < 64 && tried <= limit) {
+    int prepared = 0;
+    for (int rank = 0; rank < tried; ++rank) prepared += s.top[rank];
+    const bool ends = tried == 0 || s.top[tried - 1] > s.top[tried];
+    // Rows that overlap, as no valid offsets do, may have more chunks than there is memory for.
+    const bool fits = prepared <= chunk_slots(a.long_rows, a.p.sequences.tokens);
+    const int parts = 1 + (thread >> 5);
+    s.costs[thread >> 5][tried] = ends && fits && parts <= plan.most_parts
+                                      ? plan.cost(tried, prepared, s.top[0], s.top[tried], parts)
+                                      : LongPlan::kImpossible;
   }
   __syncthreads();
-  const int count = s.count;
-  // Rows that overlap, as no valid offsets do, may have more chunks than there is memory for.
-  const bool pays = count <= a.long_rows && plan.pays(count, s.chunks) &&
-                    s.chunks <= chunk_slots(a.long_rows, a.p.sequences.tokens);
-  __syncthreads();
-  if (!pays) {
-    if (thread == 0) s.count = 0, s.most = plan.longest;
-    return;
+  int count = 0, parts = 1;
+  std::int64_t least = s.costs[0][0];
+  for (int p = 0; p < plan.most_parts; ++p) {
+    for (int i = 1; i <= limit; ++i) {
+      if (s.costs[p][i] < least) least = s.costs[p][i], count = i, parts = p + 1;
+    }
+  }
+  if (!LongPlan::pays(least, s.costs[0][0])) count = 0;
+  if (thread == 0) {
+    int chunks = 0;
+    for (int rank = 0; rank < count; ++rank) chunks += s.top[rank];
+    s.count = count, s.chunks = chunks, s.parts = parts;
+    s.most = count > 0 ? s.top[count] : s.longest;
+    s.ctas = count * plan.ctas_a_row(parts);
   }
   if (thread >= count) return;
-  const int row = s.found[thread];
-  int rank = 0, slot = 0;
+  const int row = s.ranked[thread];
+  int place = 0, slot = 0;
   for (int other = 0; other < count; ++other) {
-    if (s.found[other] >= row) continue;
-    ++rank;
-    slot += chunks_of(find_length(a.p, s.found[other]));
+    if (s.ranked[other] >= row) continue;
+    ++place;
+    slot += s.top[other];
   }
-  s.row[rank] = row;
-  s.slot[rank] = slot;
+  s.row[place] = row;
+  s.slot[place] = slot;
 }
 
 }  // namespace hyla::gdn

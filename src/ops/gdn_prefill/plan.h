@@ -18,8 +18,9 @@ struct PlanShape {
   int blocks = 2;  // of 64 value rows
   // Of a chunk and head in memory: q, k and what is prepared; v and out.
   double key_bytes = 0, value_bytes = 0;
-  // Tokens of the longest sequence; 0: not known, all are taken to be alike.
+  // Tokens of the longest sequence; 0: not known.
   std::int64_t longest = 0;
+  bool guessed = false;  // that is, by `over_lengths`
   std::int64_t key_dim = 128;
   bool norm = false;           // of q and k
   bool narrow_states = false;  // of 16 bits
@@ -30,6 +31,7 @@ struct PlanShape {
   bool wide() const { return key_dim > 128; }
   std::int64_t tasks() const { return rows * heads; }
   double row_count() const { return static_cast<double>(std::max<std::int64_t>(1, rows)); }
+  std::int64_t told() const { return guessed ? 0 : longest; }
   // Tokens of the longest sequence; what the caller said may be wrong.
   std::int64_t length() const {
     const std::int64_t mean = divided(tokens, std::max<std::int64_t>(1, rows));
@@ -60,90 +62,125 @@ struct PlanShape {
   static std::int64_t divided(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 };
 
+// Of sequences whose lengths only the device knows: as likely alike as not, and then the longest is
+// taken to have 7/4 of the mean. The mean of the logarithms, so that what is lost counts by its ratio.
+template <class Us>
+double over_lengths(const PlanShape& s, const Us& us) {
+  if (s.rows <= 1 || s.longest > 0) return us(s);
+  PlanShape alike = s, ragged = s;
+  alike.guessed = ragged.guessed = true;
+  alike.longest = s.length();
+  ragged.longest = std::min(s.tokens, s.length() * 7 / 4);
+  return std::sqrt(us(alike) * us(ragged));
+}
+
 // The larger of two limits, and a little more where they are alike.
 inline double limit_us(double a, double b) {
   return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b));
 }
 
 // Everything in one CTA; a task costs its states, and more of them beside each other memory's time.
-inline double fused_us(const PlanShape& s) {
+inline double fused_at_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double busy = std::min(1.0, tasks / s.multiprocessors);
-  const double chunk = (s.norm ? 2.62 : 2.35) * (1 + 0.08 * busy);
-  const double task =
-      (s.reads_states ? 6.1 : 3.3) * (0.28 + 0.72 * busy) + (s.narrow_states ? 1.0 : 0.0);
+  const double chunk = (s.norm ? 2.65 : 2.36) * (1 + 0.0725 * busy);
+  const double task = (s.reads_states ? 5.86 : 3.3) * busy + (s.narrow_states ? 1.0 : 0.0);
   const double one = s.chunks() * chunk + task;
   const double shared =
       (s.all_chunks() * chunk + rows * task) * static_cast<double>(s.heads) / s.multiprocessors;
-  const double tail = tasks > s.multiprocessors ? 0.43 * s.all_chunks() / rows * chunk : 0;
+  const double tail = tasks > s.multiprocessors ? 0.552 * s.all_chunks() / rows * chunk : 0;
   const double us =
-      7.3 + 0.046 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
+      8.79 + 0.0424 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
   LongPlan plan;
-  if (long_rows(plan, s.rows, s.heads, s.tokens, s.longest, s.multiprocessors) == 0) return us;
-  constexpr double kLook = 6.3;
-  // One sequence with most of the chunks is surely taken out. Of others the host cannot say.
-  if (s.even() || s.chunks() < 0.6 * s.all_chunks()) return us + kLook;
-  const auto heads = static_cast<double>(s.heads);
-  const double prepare = 1.5 * s.chunks() * heads / s.multiprocessors;
-  const double walk = 10 + 0.01 * static_cast<double>(plan.walk(1)) * s.chunks();
-  const double others = ((s.all_chunks() - s.chunks()) * chunk + (rows - 1) * task) * heads /
-                        (s.multiprocessors - plan.ctas_a_row());
-  return std::min(us + kLook, 12 + kLook + prepare + std::max(walk, others));
+  const int most = long_rows(plan, s.rows, s.heads, s.tokens, s.told(), s.multiprocessors);
+  if (most == 0) return us;
+  constexpr double kLook = 6.84;
+  if (s.even()) return kLook + us;  // if all are taken out, that is what cuda_split does
+  // What the device will weigh, with lengths that fall from the longest as a power does.
+  const double power = static_cast<double>(s.length()) * rows / static_cast<double>(s.tokens) - 1.0;
+  const auto length = [&](int rank) {
+    if (rank >= s.rows) return 0;
+    const double at = rank == 1 && s.rows == 2 ? s.all_chunks() - s.chunks()
+                                               : s.chunks() * std::pow(1.0 - rank / rows, power);
+    return static_cast<int>(std::lround(at));
+  };
+  const std::int64_t without = plan.cost(0, 0, length(0), 0, 1);
+  std::int64_t with = LongPlan::kImpossible;
+  for (int parts = 1; parts <= plan.most_parts; ++parts) {
+    for (int count = 1, prepared = 0; count <= most; ++count) {
+      prepared += length(count - 1);
+      if (count < s.rows && length(count) == length(count - 1)) continue;
+      with = std::min(with, plan.cost(count, prepared, length(0), length(count), parts));
+    }
+  }
+  return kLook + (LongPlan::pays(with, without) ? 5.34 + 0.0103 * static_cast<double>(with) : us);
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
-inline double block_us(const PlanShape& s) {
+inline double block_at_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
   const double ctas = tasks * s.blocks * 2;
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
   const double one = static_cast<double>(PlanShape::divided(s.length(), 8)) *
-                     (2.07 + 0.134 * on_one + (s.norm ? 0.059 : 0.0));
+                     (1.76 + 0.149 * on_one + (s.norm ? 0.0909 : 0.0));
   const double shared =
-      0.548 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
-  return (s.narrow_states ? 2.15 : 3.1) + (s.narrow_states ? 0.0133 : 0.0181) * tasks +
-         (s.even(8) ? s.waves(ctas, 6) * one : limit_us(one, shared));
+      0.462 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
+  const double last = ctas > 6.0 * s.multiprocessors ? 0.346 * one : 0.0;
+  return (s.narrow_states ? 2.81 : 3.35) + (s.narrow_states ? 0.0146 : 0.017) * tasks +
+         limit_us(one, shared + last);
 }
 
 // Steps of 16 tokens. With a multiprocessor for every 64 value rows they are made ahead, and a step is
-// a latency; otherwise three CTAs share one, loads, products and stores of all of them in turns.
-inline double steps_us(const PlanShape& s) {
+// a latency; otherwise some CTAs share one, loads, products and stores of all of them in turns.
+inline double steps_at_us(const PlanShape& s) {
   const auto steps = static_cast<double>(PlanShape::divided(s.length(), 16));
   const double ctas = static_cast<double>(s.tasks()) * s.blocks;
-  const double norm = s.norm ? 0.043 : 0;
   if (ctas <= s.multiprocessors) {
     const bool halves = 2 * ctas <= s.multiprocessors;
-    return (halves ? 4.0 : 5.0) + (s.narrow_states ? 0.73 : 0.0) +
-           steps * ((halves ? 0.586 : 0.664) + norm);
+    return (halves ? 4.18 : 5.06) + (s.narrow_states ? 0.582 : 0.0) +
+           steps * ((halves ? 0.58 : 0.672) + (s.norm ? 0.0416 : 0.0));
   }
-  const double state = s.narrow_states ? 1.8 : 0.0;
-  const auto cta = [&](double at_once) {
-    return 2.7 + 2.53 * at_once + state + steps * (1.96 - 0.114 * at_once + norm);
+  const double most = s.narrow_states ? 2 : 3;  // CTAs a multiprocessor at once
+  const double step = s.narrow_states ? 0.73 : 0.854, shares = s.narrow_states ? 0.294 : 0.5;
+  const double norm = s.norm ? 0.0556 : 0.0;
+  const auto cta = [&](double at_once, double count) {
+    return (s.narrow_states ? 0.18 : 0.495) + (s.narrow_states ? 2.11 : 1.97) * at_once +
+           count * (step + (shares + norm) * at_once);
   };
   const double on_one = ctas / s.multiprocessors, mean = s.pieces(16) / s.row_count();
-  const double shared =
-      on_one * (2.25 + (s.narrow_states ? 0.47 : 0.0) + mean * (0.934 + 3.7 * norm));
-  if (!s.even(16) || on_one <= 3 || on_one >= 6) {
-    return limit_us(cta(std::min(3.0, on_one)), shared);
+  const double full = std::floor(on_one / most), rest = on_one - most * full;
+  const double base = 2.46;
+  if (s.even(16)) {
+    const double last = rest > 0 ? cta(std::ceil(rest), steps) : 0.0;
+    return base + full * cta(most, steps) + (full > 0 ? 1.07 : 1.0) * last;
   }
-  // A second wave, which is not full.
-  return std::max(shared, cta(3) + cta(on_one - 3));
+  // The longest has its multiprocessor for itself when the others have ended.
+  const double beside = (std::min(most, std::ceil(on_one)) - 1.0) * mean / steps;
+  return base + limit_us(cta(1.0 + 0.934 * beside, steps), on_one / most * cta(most, mean) * 1.08);
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
-inline double vk_us(const PlanShape& s) {
+inline double vk_at_us(const PlanShape& s) {
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
-  const double one = static_cast<double>(s.length()) * (s.norm ? 0.613 : 0.521);
-  return 3.4 + limit_us(one, s.pieces(1) * rows * 4.1e-3) +
-         static_cast<double>(s.rows) * rows * (s.narrow_states ? 4.6e-3 : 1.75e-2);
+  const double one = static_cast<double>(s.length()) * (s.norm ? 0.705 : 0.57);
+  return 2.62 + limit_us(one, s.pieces(1) * rows * 0.00362) +
+         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00701 : 0.0224);
 }
 
-// T', P and factors of all chunks, four warpgroups a multiprocessor.
+// With what is known of the lengths.
+inline double fused_us(const PlanShape& s) { return over_lengths(s, fused_at_us); }
+inline double block_us(const PlanShape& s) { return over_lengths(s, block_at_us); }
+inline double steps_us(const PlanShape& s) { return over_lengths(s, steps_at_us); }
+inline double vk_us(const PlanShape& s) { return over_lengths(s, vk_at_us); }
+
+// T', P and factors of all chunks, four warpgroups a multiprocessor: the first chunk is a latency, and
+// the more there are the better they fill each other's gaps.
 inline double prepare_us(const PlanShape& s) {
-  const double each = (s.wide() ? 1.61 : 1.5) * (s.norm ? 1.18 : 1.0);
+  const double each = (s.wide() ? 5.23 : 3.44) * (s.norm ? 1.07 : 1.0);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
   constexpr double kBytesPerUs = 2.65e6;
-  return limit_us(each * std::max(1.0, chunks / s.multiprocessors),
+  return limit_us(each * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.824),
                   chunks * s.key_bytes / kBytesPerUs);
 }
 
@@ -157,30 +194,39 @@ struct Walks {
 // faster than the memory.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.65 : 1.53) : crowded ? 1.075 : 1.05;
-  const double wide = blocks_a_cta == 2 ? 2.87 : crowded ? 1.64 : 1.52;
-  // Through L2: blocks of value rows read the same keys, queries and records.
-  const double bytes = s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes;
-  constexpr double kBytesPerUs = 6.6e6;
-  const double memory = s.all_chunks() * static_cast<double>(s.heads) * bytes / kBytesPerUs;
-  return limit_us(chunks * (s.wide() ? wide : narrow), memory);
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.53 : 1.55) : crowded ? 1.07 : 1.05;
+  const double wide = blocks_a_cta == 2 ? 2.54 : crowded ? 1.42 : 1.45;
+  // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for more
+  // than the memory has.
+  const double all = s.all_chunks() * static_cast<double>(s.heads);
+  constexpr double kBytesPerUs = 4.28e6, kCachedBytesPerUs = 5.73e6;
+  const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;
+  const double cached =
+      all * (s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes) / kCachedBytesPerUs;
+  const double busy = std::min(1.0, ctas / s.multiprocessors);
+  return limit_us(chunks * (s.wide() ? wide : narrow),
+                  std::max(memory, cached) * busy * busy * busy);
 }
 
 // One walk, or two parts of which the second catches up without outputs, in 3/4 of the time.
-inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
+inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / rows);
-  double us = 13.2 + 0.03 * rows + (s.narrow_states ? 1.0 : 0.0) +
-              (s.wide() ? 6.9 + 0.145 * tasks
-                        : 1.47e-4 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-              (s.wide() ? 6.2 : 2.9) * (s.waves(ctas) - 1);
-  us += prepare_us(s) + serial_us(s, ctas, parts == 2 ? 0.787 * walk : walk, blocks_a_cta);
+  double us = 10.1 + 0.0163 * rows + (s.narrow_states ? 1.0 : 0.0) +
+              (s.wide() ? 5.86 + 0.126 * tasks
+                        : 0.000242 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+              (s.wide() ? 5.67 : 2.0) * (s.waves(ctas) - 1);
+  us += prepare_us(s) + serial_us(s, ctas, parts == 2 ? 0.789 * walk : walk, blocks_a_cta);
   // So few chunks that the second kernel starts beside the first.
   const bool beside =
       s.all_chunks() * static_cast<double>(s.heads) <= 4 * (s.multiprocessors - ctas);
-  return us - (beside ? 2.4 : 0.0);
+  return us - (beside ? 1.84 : 0.0);
+}
+
+inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
+  return over_lengths(s, [&](const PlanShape& x) { return split_at_us(x, parts, blocks_a_cta); });
 }
 
 inline Walks split_walks(const PlanShape& s) {
@@ -212,7 +258,7 @@ inline int state_rows(const PlanShape& s, int parts) {
   return 32 * heavy_tasks(s, parts) <= s.multiprocessors ? 4 : 8;
 }
 
-inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
+inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double longest = std::ceil(s.chunks() / parts), each = s.all_chunks() / rows / parts;
@@ -220,18 +266,26 @@ inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // All that is walked over for N, and for M; two CTAs of 64 rows for each, two a multiprocessor.
   const double states = (tasks - heavy) * std::min(each, kRemembered) + heavy * each;
   const double walked = 2 * (states * (parts - 1) + heavy * each * (parts - 2));
-  const double transfer = 0.91 * limit_us(longest, 0.656 * walked / s.multiprocessors);
+  // Those that do not fit at once begin when segments that forget have ended.
+  const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
+  const double transfer = 0.879 * limit_us(longest, 0.562 * walked / s.multiprocessors) +
+                          (second ? 0.436 * std::min(longest, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.16 : 1.9) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.35 : 2.21) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 17.8 + 0.034 * rows + 0.042 * tasks + 0.195 * tasks * parts + prepare_us(s) + transfer +
+  return 16.8 + 0.0245 * rows + 0.232 * tasks + 0.0897 * tasks * parts + prepare_us(s) + transfer +
          between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
+}
+
+inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
+  return over_lengths(s,
+                      [&](const PlanShape& x) { return segments_at_us(x, parts, blocks_a_cta); });
 }
 
 // parts 0: too few chunks or too many tasks for any.
 inline Walks segment_walks(const PlanShape& s) {
   Walks best;
-  for (int parts : {3, 4, 5, 6, 8, 10, 12, 14, 16, 24, 32, 48, 64}) {
+  for (int parts : {3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64}) {
     if (parts > s.chunks() || s.tasks() * (parts - 1) > kMostSegmentStates) break;
     // Parts are of equal size, up to the last: some numbers of parts cannot be had.
     if (std::ceil(s.chunks() / std::ceil(s.chunks() / parts)) < parts) continue;

@@ -17,13 +17,17 @@ namespace hyla::gdn {
 // A chunk for the state only takes this many hundredths of one with outputs.
 inline constexpr int kStateOnlyPercent = 75;
 
-// First chunk of a part; of part `parts`: the number of chunks.
-__device__ __forceinline__ int first_chunk(const FusedArguments& a, int chunks, int part) {
-  if (part == 0 || part >= a.parts) return part == 0 ? 0 : chunks;
+// First chunk of a part of several; of part `parts`: the number of chunks.
+__device__ __forceinline__ int first_chunk(const FusedArguments& a, int chunks, int part,
+                                           int parts) {
+  if (part == 0 || part >= parts) return part == 0 ? 0 : chunks;
   if (!a.transfers)
     return min(chunks, (chunks * 100 + 199 - kStateOnlyPercent) / (200 - kStateOnlyPercent));
-  const int size = (chunks + a.parts - 1) / a.parts;
+  const int size = (chunks + parts - 1) / parts;
   return min(chunks, part * size);
+}
+__device__ __forceinline__ int first_chunk(const FusedArguments& a, int chunks, int part) {
+  return first_chunk(a, chunks, part, a.parts);
 }
 
 // The norm of what a chunk makes of a state is at most its decay where 0 <= beta |k|^2 <= 2 for all

@@ -116,7 +116,8 @@ __device__ __forceinline__ void init_barriers(Ring& ring) {
 struct SerialTask {
   int row, head, block;  // the first one
   int begin, length;
-  int slot;  // of the first chunk
+  int slot;   // of the first chunk
+  int parts;  // that are worked on at once
 
   __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
   // Of a chunk: 64, but for the last.
@@ -137,6 +138,7 @@ __device__ __forceinline__ bool find_serial_task(const RecordRows& all, int pair
   if (p.slots.read_slot(task.row) == core::kNullSlot) return false;
   find_tokens(p, task.row, task.begin, task.length);
   task.slot = all.first_slot(i, task.begin);
+  task.parts = all.longs != nullptr ? all.longs->parts : all.a.parts;
   return true;
 }
 
