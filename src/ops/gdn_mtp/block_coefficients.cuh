@@ -46,6 +46,26 @@ __device__ __forceinline__ uint4 key_words(const BlockKeys<P, false>& keys, int 
   return make_uint4(low.x, low.y, high.x, high.y);
 }
 
+// The first operand of the dots of one step: words 2 half, 2 half + 1 of k and q in turns.
+struct KeyQuads {
+  uint4 halves[2];
+
+  __device__ __forceinline__ KeyQuads(const uint4& k, const uint4& q)
+      : halves{make_uint4(k.x, q.x, k.y, q.y), make_uint4(k.z, q.z, k.w, q.w)} {}
+};
+
+template <class P>
+__device__ __forceinline__ KeyQuads key_quads(const BlockKeys<P, true>& keys, int j, int lane) {
+  KeyQuads quads({}, {});
+  quads.halves[0] = keys.words[0][j][lane], quads.halves[1] = keys.words[1][j][lane];
+  return quads;
+}
+
+template <class P>
+__device__ __forceinline__ KeyQuads key_quads(const BlockKeys<P, false>& keys, int j, int lane) {
+  return {key_words<P>(keys, 0, j, lane), key_words<P>(keys, 1, j, lane)};
+}
+
 __device__ __forceinline__ uint4 turned(const uint4& words) {
   return make_uint4(arch::transpose_matrix(words.x), arch::transpose_matrix(words.y),
                     arch::transpose_matrix(words.z), arch::transpose_matrix(words.w));
@@ -91,9 +111,10 @@ struct KeyFragments {
     const int first = kShare * (warp - 1);
 #pragma unroll
     for (int j = 0; j < kShare; ++j) {
-      shared.keys[0].words[0][first + j][lane] = k[j];
-      shared.keys[0].words[1][first + j][lane] = q[j];
-      shared.turned[first + j][lane] = turned(k[j]);
+      const KeyQuads quads(k[j], q[j]);
+      shared.keys[0].words[0][first + j][lane] = P::kStateFirst ? k[j] : quads.halves[0];
+      shared.keys[0].words[1][first + j][lane] = P::kStateFirst ? q[j] : quads.halves[1];
+      shared.turned[0][first + j][lane] = turned(k[j]);
     }
   }
 };
@@ -136,7 +157,7 @@ struct KeyChunks {
   }
 };
 
-// Those of the next block come while this one is worked on. Zero past the end of the row.
+// Those of later blocks come while others are worked on. Zero past the end of the row.
 template <class P>
 __device__ __forceinline__ void start_keys(const MtpBlockArguments& a, std::uint32_t row,
                                            std::uint32_t head, std::uint32_t first,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/gdn_mtp/block_arguments.cuh"
+#include "ops/gdn_mtp/block_policy.h"
 
 namespace hyla::gdn {
 
@@ -24,29 +25,36 @@ template <Options O, class Io>
 struct AskedGates {
   NumberBits gate, beta, A_log, dt_bias;
 
+  static __device__ __forceinline__ bool is_wide(DType dtype) { return dtype == DType::kFloat32; }
+
   __device__ __forceinline__ void ask_if(bool condition, const GateArguments& a,
-                                         std::int64_t gate_at, std::int64_t beta_at,
-                                         std::uint32_t head) {
-    const std::int64_t A_log_at = head * static_cast<std::int64_t>(a.A_log_stride);
-    const std::int64_t dt_bias_at = head * static_cast<std::int64_t>(a.dt_bias_stride);
-    const auto is_wide = [](DType dtype) { return dtype == DType::kFloat32; };
+                                         std::int64_t gate_at, std::int64_t beta_at) {
     if constexpr (O == Options::kUsual) {
       gate.half = load_half_if(condition, static_cast<const Io*>(a.gate) + gate_at);
       beta.half = load_half_if(condition, static_cast<const Io*>(a.beta) + beta_at);
-      A_log.word = load_word_if(condition, static_cast<const float*>(a.A_log) + A_log_at);
-      dt_bias.ask_if(condition, is_wide(a.dt_bias_dtype), a.dt_bias, dt_bias_at);
     } else {
-      const bool raw = condition && a.gate_kind == Gate::Kind::kRaw;
       gate.ask_if(condition && a.gate_kind != Gate::Kind::kNone, is_wide(a.gate_dtype), a.gate,
                   gate_at);
       beta.ask_if(condition && a.beta_kind != Beta::Kind::kNone, is_wide(a.beta_dtype), a.beta,
                   beta_at);
+    }
+  }
+  __device__ __forceinline__ void ask_head_if(bool condition, const GateArguments& a,
+                                              std::uint32_t head) {
+    const std::int64_t A_log_at = head * static_cast<std::int64_t>(a.A_log_stride);
+    const std::int64_t dt_bias_at = head * static_cast<std::int64_t>(a.dt_bias_stride);
+    if constexpr (O == Options::kUsual) {
+      A_log.word = load_word_if(condition, static_cast<const float*>(a.A_log) + A_log_at);
+      dt_bias.ask_if(condition, is_wide(a.dt_bias_dtype), a.dt_bias, dt_bias_at);
+    } else {
+      const bool raw = condition && a.gate_kind == Gate::Kind::kRaw;
       A_log.ask_if(raw, is_wide(a.A_log_dtype), a.A_log, A_log_at);
       dt_bias.ask_if(raw, is_wide(a.dt_bias_dtype), a.dt_bias, dt_bias_at);
     }
   }
-  __device__ __forceinline__ GateBits bits() const {
-    return {gate.bits(), beta.bits(), A_log.bits(), dt_bias.bits()};
+  __device__ __forceinline__ HeadBits head_bits() const { return {A_log.bits(), dt_bias.bits()}; }
+  __device__ __forceinline__ GateBits bits(const HeadBits& head) const {
+    return {gate.bits(), beta.bits(), head.A_log, head.dt_bias};
   }
 };
 

@@ -29,23 +29,35 @@ struct MtpBlockPolicy {
   // kVK: of 32 columns a lane holds two pieces of 16 bytes, 16 columns apart, or one. Four lanes
   // then hold 64 bytes side by side, and registers are stored as they are.
   static constexpr bool kApart = kLayout == StateLayout::kVK && sizeof(State) == 4;
+  // The state is the first operand of the dots (block_dots.cuh).
+  static constexpr bool kStateFirst = kLayout == StateLayout::kKV;
+  // A lane's two rows lie side by side, or 8 apart: 16-bit states [.., K, V] pass between shared
+  // memory and registers as transposed 8 x 8 matrices.
+  static constexpr bool kMatrices = kStateFirst && sizeof(State) == 2;
+  static constexpr int kRowStep = kMatrices ? 8 : 1;
   // Measured: bfloat16 KV gains 0.5 us by it (B = 32), float32 VK loses 0.1 (B = 8).
   static constexpr bool kGatesFirst = kLayout == StateLayout::kKV;
   // The state does not stay in registers between the dots and the update. Without it more CTAs fit,
-  // and 16-bit states need many to have enough bytes on their way; half precision beside another
-  // dtype has more products, which need registers too.
+  // and 16-bit states need many to have enough bytes on their way; float32 beside half precision has
+  // more products, which need registers too.
   static constexpr bool kReadsTwice =
-      kOptions == Options::kUsual && (kSame || std::is_same_v<Io, __half>);
+      kOptions == Options::kUsual && (sizeof(State) == 2 || std::is_same_v<Io, __half>);
   static_assert(sizeof(Io) == 2);
-  // Warps of an SM: 128 registers a thread, 96 where they are enough; 168 for rows of many blocks.
-  static constexpr int kSmWarps = kOptions == Options::kUsual ? (kSame ? 20 : 16)
-                                  : kApart                    ? 16
-                                                              : 12;
+  // Warps of an SM: as many as fit without a spill. 16 have 128 registers a thread, 24 have 80.
+  static constexpr bool kShort = std::is_same_v<Io, __nv_bfloat16>;  // block_update.cuh
+  static constexpr int kManyBlocksWarps = kApart && kShort ? 16 : 12;
+  static constexpr int kSameWarps = kShort ? 24 : kStateFirst ? 20 : 16;
+  static constexpr int kSmWarps = kOptions == Options::kAny ? kManyBlocksWarps
+                                  : kSame                   ? kSameWarps
+                                                            : 16;
   static constexpr int kCtas = kSmWarps / kWarps;
 
   // A token's k or q in shared memory; the gap spreads the lanes' accesses over the banks.
   static constexpr int kKeyBytes = kK * static_cast<int>(sizeof(Io)) + (kApart ? 32 : 64);
-  static constexpr int kBuffers = kOptions == Options::kAny ? 2 : 1;
+  static constexpr int kBlocks = kOptions == Options::kAny ? 2 : 1;  // prepared at a time
+  // Longer rows: the keys of every other pair of blocks lie where the state was, which is in
+  // registers by then. A 16-bit state is small, and one of layout kKV passes there on its way out.
+  static constexpr bool kKeysInState = sizeof(State) == 4;
 
   // kVK: a warp's 8 pairs of rows, in two halves. The gap between the halves spreads the lanes'
   // accesses over the banks.
@@ -58,6 +70,11 @@ struct MtpBlockPolicy {
   static constexpr int kLineBytes = kRows * static_cast<int>(sizeof(State));
   static constexpr int kStateBytes =
       kLayout == StateLayout::kVK ? kWarps * kWarpBytes : kK * kLineBytes;
+};
+
+// What the gates of all tokens of a head share, as it lies in memory.
+struct HeadBits {
+  std::uint32_t A_log, dt_bias;
 };
 
 // How a block's tokens combine, made once a CTA. With b(j) = value(j) v(j) - key(j) k(j).S:
@@ -73,8 +90,9 @@ struct MtpCoefficients {
   float decay;
 };
 
-// k and q of a block's tokens. A row of one block: as the lanes of a warp want them. Longer rows: as
-// they lie in memory, so that they come without passing through registers.
+// k and q of a block's tokens. A row of one block: as the lanes of a warp want them, k and q by
+// themselves, or words of both in turns where they are the first operand of the dots. Longer rows:
+// as they lie in memory, so that they come without passing through registers.
 template <class P, bool OneBlock = P::kOptions == Options::kUsual>
 struct BlockKeys {
   uint4 words[2][P::kSteps][32];
@@ -89,17 +107,25 @@ struct alignas(16) MtpTurn {
   float k[kMtpBlockTokens][kMtpBlockWarpRows + 4], q[kMtpBlockTokens][kMtpBlockWarpRows + 4];
 };
 
+struct NoTurn {};  // they come by row
+
+struct NoKeys {};
+
 template <class P>
 struct MtpBlockShared {
   alignas(128) unsigned char state[P::kStateBytes];
-  alignas(16) BlockKeys<P> keys[P::kBuffers];  // longer rows fetch the next block's
+  alignas(16) BlockKeys<P> keys[P::kBlocks];
+  using Keys = BlockKeys<P>[P::kBlocks];
+  // Longer rows fetch the keys of the next blocks.
+  std::conditional_t<P::kBlocks == 1 || P::kKeysInState, NoKeys, Keys> other_keys;
   // k as the update wants it: word m is tokens 2 t and 2 t + 1 at column 2 m + g % 2 of the 8 that
   // lanes with t = g / 2 hold.
-  uint4 turned[P::kSteps][32];
-  alignas(16) MtpCoefficients coefficients;
-  MtpTurn turn[P::kWarps];
+  alignas(16) uint4 turned[P::kBlocks][P::kSteps][32];
+  alignas(16) MtpCoefficients coefficients[P::kBlocks];
+  std::conditional_t<P::kStateFirst, NoTurn, MtpTurn[P::kWarps]> turn;
   std::uint64_t loaded[P::kWarps];       // barriers of the copy engine
-  std::int64_t write;                    // slot
+  std::int64_t write;                    // slot, of a longer row
+  HeadBits head[P::kBlocks];             // of a longer row, for those who make its coefficients
   float squares[P::kWarps][P::kTokens];  // fused norm: sums of o^2 over a warp's rows
 };
 

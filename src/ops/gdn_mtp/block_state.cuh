@@ -3,6 +3,7 @@
 #pragma once
 
 #include "arch/cp_async.cuh"
+#include "arch/matrix.cuh"
 #include "arch/registers.cuh"
 #include "arch/shared_address.cuh"
 #include "arch/tma.cuh"
@@ -43,6 +44,20 @@ template <class State>
 struct PackedStep {
   std::uint32_t words[4][2];
 
+  __device__ __forceinline__ static PackedStep pack(const StepRows& rows) {
+    PackedStep packed;
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        device::Pack<State, 2> words;
+        const float pair[2] = {rows.s[m][2 * n], rows.s[m][2 * n + 1]};
+        words.pack(pair);
+        packed.words[m][n] = words.words[0];
+      }
+    }
+    return packed;
+  }
   __device__ __forceinline__ StepRows unpack() const {
     StepRows rows;
 #pragma unroll
@@ -59,6 +74,12 @@ struct PackedStep {
     return rows;
   }
 };
+
+// One store: ptxas breaks it in two where it finds no two registers side by side, unless it is
+// written as assembly.
+__device__ __forceinline__ void store_pair(float* to, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
+}
 
 // What the transfers share: a thread's place in the CTA.
 template <class P>
@@ -81,6 +102,7 @@ struct VkLines : TransferPlace<P> {
   // The pair of rows that a lane 4 g + t holds. Of half-warps that access together one has pairs of
   // the first half, one of the second, which lies on other banks.
   static __device__ __forceinline__ int pair_of(int g) { return (g >> 1) + 4 * (g & 1); }
+  static __device__ __forceinline__ int first_row(int g) { return 2 * pair_of(g); }
   __device__ __forceinline__ unsigned char* rows_of_warp() const {
     return shared.state + warp * P::kWarpBytes;
   }
@@ -150,6 +172,7 @@ struct VkTransfer : VkLines<P> {
   using VkLines<P>::VkLines, VkLines<P>::shared, VkLines<P>::warp, VkLines<P>::lane;
   static constexpr int kHalfElements = P::kHalfBytes / static_cast<int>(sizeof(State));
   static constexpr int kHalfRows = P::kWarpRows / 2;
+  static constexpr int kCopyGroups = 0;  // of cp.async that bring the state
 
   __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
     return owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + warp * P::kWarpRows);
@@ -210,19 +233,25 @@ struct KvTransfer : TransferPlace<P> {
   static constexpr int kAccesses = P::kK * kChunks / (P::kWarps * 32);
   // Measured: rows of one block gain 0.4 us by four parts (B = 8), longer ones nothing.
   static constexpr int kParts = P::kOptions == Options::kUsual ? 4 : 1;
+  static constexpr int kCopyGroups = kParts;
   static_assert(kAccesses % kParts == 0 && P::kSteps % kParts == 0);
 
-  static __device__ __forceinline__ int pair_of(int g) { return g; }
-  // Chunk c of line k: lines 8 apart, which the lanes of a quad read together, fall on other banks.
+  static __device__ __forceinline__ int first_row(int g) { return P::kMatrices ? g : 2 * g; }
+  // Chunk c of line k. What is read together falls on other banks: by the lanes of a quad lines 8
+  // apart, as matrices two neighbouring lines of each, too.
+  static __device__ __forceinline__ int turn_of(int k) {
+    return 2 * ((k >> 3) & 3) + (P::kMatrices ? k & 1 : 0);
+  }
   static __device__ __forceinline__ int place(int k, int c) {
-    return (k * kChunks + c) ^ (2 * ((k >> 3) & 3));
+    return (k * kChunks + c) ^ turn_of(k);
   }
   // A thread takes chunk thread % kChunks of lines thread / kChunks + i kStep. The same as place()
   // of that chunk, of which there are only a few up to constants.
   static constexpr int kStep = P::kWarps * 32 / kChunks;
+  static_assert(kStep % 8 == 0);
   static __device__ __forceinline__ int place_of(int thread, int i) {
-    const int eight = thread / kChunks >> 3;  // lines of the thread's first access
-    return (thread ^ (2 * ((i * kStep / 8 + eight) & 3))) + i * kStep * kChunks;
+    const int line = thread / kChunks;  // of the thread's first access
+    return (thread ^ turn_of(line + i * kStep)) + i * kStep * kChunks;
   }
   __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
     const int thread = warp * 32 + lane;
@@ -253,42 +282,51 @@ struct KvTransfer : TransferPlace<P> {
       __syncthreads();
     }
   }
-  // The pair of values of the lane in lines 8 t + (0 or 1); lines further on lie at fixed
+  // Float32: the pair of values of the lane in lines 8 t + (0 or 1); lines further on lie at fixed
   // distances.
-  __device__ __forceinline__ unsigned char* pair(int this_lane, int odd) const {
-    const int value = warp * P::kWarpRows + 2 * (this_lane >> 2);
-    return shared.state + 16 * place(8 * (this_lane & 3) + odd, value / kChunk) +
+  __device__ __forceinline__ unsigned char* pair(int odd) const {
+    const int value = warp * P::kWarpRows + 2 * (lane >> 2);
+    return shared.state + 16 * place(8 * (lane & 3) + odd, value / kChunk) +
            value % kChunk * static_cast<int>(sizeof(State));
   }
+  // 16 bits: the row of an 8 x 8 matrix whose address this lane gives, for words 2 half and 2 half
+  // + 1 of step j; matrix i is word 2 half + i / 2, rows 8 (i % 2) + 0..7 of the warp.
+  __device__ __forceinline__ std::uint32_t matrix_row(int this_lane, int j, int half) const {
+    const int in_matrix = this_lane & 7, i = this_lane >> 3;
+    const int line = 8 * (in_matrix >> 1) + (in_matrix & 1) + 2 * (i >> 1);
+    return arch::shared_address(shared.state) +
+           16 * place(line, warp * P::kWarpRows / kChunk + (i & 1)) +
+           (32 * j + 4 * half) * P::kLineBytes;
+  }
   __device__ __forceinline__ StepRows read(int j) const {
-    unsigned char* from[2] = {pair(lane, 0) + 32 * j * P::kLineBytes,
-                              pair(lane, 1) + 32 * j * P::kLineBytes};
-    StepRows rows;
+    if constexpr (P::kMatrices) {
+      return read_packed(j).unpack();
+    } else {
+      const unsigned char* from[2] = {pair(0) + 32 * j * P::kLineBytes,
+                                      pair(1) + 32 * j * P::kLineBytes};
+      StepRows rows;
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      device::Pack<State, 2> pack;
-      pack.load(from[c & 1] + (c & 6) * P::kLineBytes);
-      float values[2];
-      pack.unpack(values);
-      rows.s[c / 2][c % 2] = values[0], rows.s[c / 2][2 + c % 2] = values[1];
+      for (int c = 0; c < 8; ++c) {
+        const float2 values =
+            *reinterpret_cast<const float2*>(from[c & 1] + (c & 6) * P::kLineBytes);
+        rows.s[c / 2][c % 2] = values.x, rows.s[c / 2][2 + c % 2] = values.y;
+      }
+      return rows;
     }
-    return rows;
   }
   __device__ __forceinline__ PackedStep<State> read_packed(int j) const {
-    unsigned char* from[2] = {pair(lane, 0) + 32 * j * P::kLineBytes,
-                              pair(lane, 1) + 32 * j * P::kLineBytes};
     PackedStep<State> rows;
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const auto even = *reinterpret_cast<const std::uint32_t*>(from[0] + 2 * m * P::kLineBytes);
-      const auto odd = *reinterpret_cast<const std::uint32_t*>(from[1] + 2 * m * P::kLineBytes);
-      rows.words[m][0] = __byte_perm(even, odd, 0x5410);
-      rows.words[m][1] = __byte_perm(even, odd, 0x7632);
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t r[4];
+      arch::load_matrices_transposed(r, matrix_row(lane, j, half));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rows.words[2 * half + i / 2][i % 2] = r[i];
     }
     return rows;
   }
   // Float32: a warp's 16 values of a line are 64 bytes, stored as registers hold them.
-  static constexpr bool kDirect = sizeof(State) == 4;
+  static constexpr bool kDirect = !P::kMatrices;
   __device__ __forceinline__ void write(const MtpBlockArguments& a, int j, const StepRows& rows,
                                         State* row0) const {
     const int same = arch::opaque(lane);  // so that places are computed again, not kept
@@ -299,20 +337,17 @@ struct KvTransfer : TransferPlace<P> {
           row0 + (32 * j + 8 * (same & 3)) * static_cast<std::int64_t>(a.line_stride) + value;
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
-        *reinterpret_cast<float2*>(to) =
-            make_float2(rows.s[c / 2][c % 2], rows.s[c / 2][2 + c % 2]);
+        store_pair(to, rows.s[c / 2][c % 2], rows.s[c / 2][2 + c % 2]);
         to += a.line_stride;
       }
-      return;
-    }
-    unsigned char* into[2] = {pair(same, 0) + 32 * j * P::kLineBytes,
-                              pair(same, 1) + 32 * j * P::kLineBytes};
+    } else {
+      const PackedStep<State> packed = PackedStep<State>::pack(rows);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      device::Pack<State, 2> pack;
-      const float values[2] = {rows.s[c / 2][c % 2], rows.s[c / 2][2 + c % 2]};
-      pack.pack(values);
-      pack.store(into[c & 1] + (c & 6) * P::kLineBytes);
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t r[4] = {packed.words[2 * half][0], packed.words[2 * half][1],
+                                    packed.words[2 * half + 1][0], packed.words[2 * half + 1][1]};
+        arch::store_matrices_transposed(matrix_row(same, j, half), r);
+      }
     }
   }
   __device__ __forceinline__ void finish(const MtpBlockArguments& a, State* row0) const {
@@ -328,6 +363,17 @@ struct KvTransfer : TransferPlace<P> {
     }
   }
 };
+
+// A CTA's first value in a slot.
+template <class P>
+__device__ __forceinline__ typename P::State* place_in_slot(const MtpBlockArguments& a,
+                                                            std::int64_t slot, std::uint32_t head) {
+  const std::uint32_t first_value = blockIdx.x * P::kRows;
+  return static_cast<typename P::State*>(a.state) + slot * a.slot_stride +
+         head * static_cast<std::int64_t>(a.head_stride) +
+         (P::kLayout == StateLayout::kVK ? first_value * static_cast<std::int64_t>(a.line_stride)
+                                         : first_value);
+}
 
 template <class P>
 using BlockTransfer =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/gdn_mtp/kernel_mtp_block.cuh"
+#include "ops/gdn_mtp/kernel_mtp_blocks.cuh"
 
 namespace hyla::gdn {
 
@@ -14,16 +15,16 @@ struct BlockChoice {
   StateLayout layout;
 };
 
-template <class State, class Io, Options O>
-MtpBlockKernel select_block(StateLayout layout) {
-  if (layout == StateLayout::kVK) return mtp_block<MtpBlockPolicy<State, Io, O, StateLayout::kVK>>;
-  return mtp_block<MtpBlockPolicy<State, Io, O, StateLayout::kKV>>;
+template <class State, class Io, StateLayout L>
+MtpBlockKernel select_block(Options options) {
+  if (options == Options::kUsual) return mtp_block<MtpBlockPolicy<State, Io, Options::kUsual, L>>;
+  return mtp_blocks<MtpBlockPolicy<State, Io, Options::kAny, L>>;
 }
 
 template <class State, class Io>
 MtpBlockKernel select_block(const BlockChoice& c) {
-  if (c.options == Options::kUsual) return select_block<State, Io, Options::kUsual>(c.layout);
-  return select_block<State, Io, Options::kAny>(c.layout);
+  if (c.layout == StateLayout::kVK) return select_block<State, Io, StateLayout::kVK>(c.options);
+  return select_block<State, Io, StateLayout::kKV>(c.options);
 }
 
 template <class State>
