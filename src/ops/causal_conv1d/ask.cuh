@@ -1,7 +1,7 @@
 // Loads that are asked for at once and waited for where they are used. Behind a branch, or read as
-// numbers, they are waited for one after another, and each waits for the memory. So does a load into
-// a register for the one before it into the same, even if only one of them is ever made: what may
-// have one of two widths has a register for each.
+// numbers, they are waited for one after another, and each waits for the memory. So does a load
+// into a register for the one before it into the same, even if only one of them is ever made: what
+// may have one of two widths has a register for each.
 #pragma once
 
 #include "device/dtype.cuh"

@@ -1,8 +1,8 @@
 // Causal depthwise convolution of rows of tokens, prefill and update, over any strides.
 //
-// Rows are cut into runs of 2^run_log2 tokens, one a CTA. A thread owns Vec neighbouring channels and
-// keeps the last W-1 inputs in registers while the next tokens are on their way. The CTA of a row's
-// first run reads its window from the pool and leaves the ones that follow.
+// Rows are cut into runs of 2^run_log2 tokens, one a CTA. A thread owns Vec neighbouring channels
+// and keeps the last W-1 inputs in registers while the next tokens are on their way. The CTA of a
+// row's first run reads its window from the pool and leaves the ones that follow.
 #pragma once
 
 #include "arch/grid_dependency.cuh"

@@ -1,5 +1,5 @@
-// What the launchers of kernel_step.cuh and kernel_drafts.cuh share: which problems they take, their
-// arguments, and the instantiation for a problem's dtypes, width and windows.
+// What the launchers of kernel_step.cuh and kernel_drafts.cuh share: which problems they take,
+// their arguments, and the instantiation for a problem's dtypes, width and windows.
 #pragma once
 
 #include <algorithm>

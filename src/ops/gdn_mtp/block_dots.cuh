@@ -1,6 +1,6 @@
 // Products of the keys and queries of a block's tokens with a warp's 16 rows of the state, in two
-// sums, so that one need not wait for the other: of the high and of the low parts of a float32 state,
-// of every other step of one in 16 bits.
+// sums, so that one need not wait for the other: of the high and of the low parts of a float32
+// state, of every other step of one in 16 bits.
 //
 // What is the first operand of a product wants four registers side by side. States [.., K, V] are
 // read as two neighbouring rows of one column, which fits the first operand, and the sums come by

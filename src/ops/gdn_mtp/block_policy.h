@@ -38,8 +38,8 @@ struct MtpBlockPolicy {
   // Measured: bfloat16 KV gains 0.5 us by it (B = 32), float32 VK loses 0.1 (B = 8).
   static constexpr bool kGatesFirst = kLayout == StateLayout::kKV;
   // The state does not stay in registers between the dots and the update. Without it more CTAs fit,
-  // and 16-bit states need many to have enough bytes on their way; float32 beside half precision has
-  // more products, which need registers too.
+  // and 16-bit states need many to have enough bytes on their way; float32 beside half precision
+  // has more products, which need registers too.
   static constexpr bool kReadsTwice =
       kOptions == Options::kUsual && (sizeof(State) == 2 || std::is_same_v<Io, __half>);
   static_assert(sizeof(Io) == 2);

@@ -164,8 +164,8 @@ struct VkLines : TransferPlace<P> {
   }
 };
 
-// The copy engine brings rows, in two pieces where they are dense; ordinary stores take them away as
-// registers hold them. `row0` is the CTA's first row in the pool.
+// The copy engine brings rows, in two pieces where they are dense; ordinary stores take them away
+// as registers hold them. `row0` is the CTA's first row in the pool.
 template <class P>
 struct VkTransfer : VkLines<P> {
   using State = typename P::State;
