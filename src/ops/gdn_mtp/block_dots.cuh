@@ -19,7 +19,7 @@ namespace hyla::gdn {
 // Split: the state is not a tf32 number, so its low part has products of its own, of half as many
 // steps where bfloat16 can hold it.
 template <class P, bool Split>
-inline constexpr bool kShortLow = Split && std::is_same_v<typename P::Io, __nv_bfloat16>;
+inline constexpr bool kShortLow = (Split && std::is_same_v<typename P::Io, __nv_bfloat16>);
 
 // The state as the second operand.
 template <class P>
