@@ -67,6 +67,7 @@ struct WorkspaceBytes {
     bounds.head_dim = p.q.shape[2];
     bounds.value_dim = p.out.shape[2];
     bounds.io = p.q.dtype;
+    bounds.cache = k.dtype;
     bounds.device = context.device;
     return attention::run_workspace_bytes(bounds);
   }

@@ -340,6 +340,8 @@ typedef struct hyla_attention_run_bounds {
   int64_t query_heads, kv_heads, head_dim, value_dim;
   /* Everything from here on is optional. */
   DLDevice device; /* zeros: the CPU */
+  /* Of keys and values; zeros: as q. One byte: with room for 16-bit copies of them. */
+  DLDataType cache;
 } hyla_attention_run_bounds;
 
 typedef struct hyla_rope {

@@ -50,6 +50,7 @@ def run_workspace_bytes(
     value_dim: int,
     io: int,
     cuda_device: int,
+    cache: int,
     /,
 ) -> int: ...
 def set_num_threads(count: int, /) -> None: ...

@@ -80,6 +80,7 @@ std::size_t workspace_bytes(const attention::RunParams& p, const Context& contex
   const std::int64_t pages = p.cache.page_table.rank == 2 ? p.cache.page_table.shape[1] : 1;
   bounds.max_kv_length = length * pages;
   bounds.io = p.q.dtype;
+  bounds.cache = p.cache.k.dtype;
   bounds.device = context.device;
   try {
     return attention::run_workspace_bytes(bounds);

@@ -117,10 +117,11 @@ std::size_t prefill_workspace(std::int64_t max_sequences, std::int64_t max_token
 std::size_t run_workspace(std::int64_t max_sequences, std::int64_t max_tokens,
                           std::int64_t max_kv_length, std::int64_t query_heads,
                           std::int64_t kv_heads, std::int64_t head_dim, std::int64_t value_dim,
-                          int io, int cuda_device) {
+                          int io, int cuda_device, int cache) {
   return attention::run_workspace_bytes(
       {max_sequences, max_tokens, max_kv_length, query_heads, kv_heads, head_dim, value_dim,
-       static_cast<DType>(io), cuda_device < 0 ? Device::cpu() : Device::cuda(cuda_device)});
+       static_cast<DType>(io), cuda_device < 0 ? Device::cpu() : Device::cuda(cuda_device),
+       static_cast<DType>(cache)});
 }
 
 }  // namespace

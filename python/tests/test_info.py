@@ -84,11 +84,18 @@ def test_workspace_bytes():
     }  # fmt: skip
     for device in ("cpu", "cuda", "cuda:0"):
         assert hyla.workspace_bytes("attention.run", device=device, **run) >= 0
+        for cache in ("int8", "torch.float8_e4m3fn"):
+            least = hyla.workspace_bytes("attention.run", device=device, **run)
+            room = hyla.workspace_bytes("attention.run", device=device, cache_dtype=cache, **run)
+            assert room >= least
+    with pytest.raises(hyla.InvalidArgument, match="^cache_dtype: expected one of"):
+        hyla.workspace_bytes("attention.run", cache_dtype="int3", **run)
     for change, error, match in (
         ({"max_tokens": -1}, hyla.InvalidArgument, "^max_tokens: expected a number >= 0"),
         ({"key_dim": 12}, hyla.InvalidArgument, "^key_dim: expected"),
         ({"max_tokens": 1.5}, TypeError, "^max_tokens: expected an int, got float"),
         ({"colour": 1}, TypeError, "^colour: expected one of max_sequences"),
+        ({"cache_dtype": "int8"}, TypeError, "^cache_dtype: expected nothing for gdn.prefill"),
         ({"dtype": "float99"}, hyla.InvalidArgument, "^dtype: expected one of"),
         ({"device": "tpu"}, hyla.InvalidArgument, "^device: expected"),
         ({"device": "cuda:x"}, hyla.InvalidArgument, "^device: expected"),

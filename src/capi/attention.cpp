@@ -108,6 +108,7 @@ attention::RunBounds bounds(const hyla_attention_run_bounds* given) {
   b.head_dim = c.head_dim;
   b.value_dim = c.value_dim;
   b.io = io_type("bounds.io", c.io);
+  b.cache = io_type("bounds.cache", c.cache, DType::kNone);
   b.device = device("bounds.device", c.device);
   return b;
 }

@@ -51,8 +51,8 @@ Device device(std::string_view argument, const DLDevice& given) {
   return from_dlpack(probe, argument).device;
 }
 
-DType io_type(std::string_view argument, const DLDataType& type) {
-  if (type.code == 0 && type.bits == 0 && type.lanes == 0) return DType::kBFloat16;
+DType io_type(std::string_view argument, const DLDataType& type, DType fallback) {
+  if (type.code == 0 && type.bits == 0 && type.lanes == 0) return fallback;
   DLTensor probe{};
   probe.device.device_type = kDLCPU;
   probe.dtype = type;

@@ -28,8 +28,9 @@ Struct whole(std::string_view argument, const Struct* given, std::size_t require
 
 TensorView view(std::string_view argument, const DLTensor& tensor);
 Device device(std::string_view argument, const DLDevice& device);  // zeros: the CPU
-DType io_type(std::string_view argument, const DLDataType& type);  // zeros: bfloat16
-Context context(const hyla_context* given);                        // null: the default
+// zeros: the fallback
+DType io_type(std::string_view argument, const DLDataType& type, DType fallback = DType::kBFloat16);
+Context context(const hyla_context* given);  // null: the default
 
 bool switched(std::string_view argument, std::int32_t value, bool fallback);
 gdn::StateLayout layout(std::int32_t value, gdn::StateLayout fallback);

@@ -15,8 +15,8 @@ using attention::KvCache;
 using attention::RunParams;
 using GpuCaches = Gpu;
 
-// One of `cache.k` and `cache.v` again, in other memory of the given shape; `place` says where [page
-// or row, token, head, d] of the old one goes.
+// One of `cache.k` and `cache.v` again, in other memory of the given shape; `place` says where
+// [page or row, token, head, d] of the old one goes.
 template <class Place>
 TensorView moved(Call& call, const TensorView& old, const std::string& name,
                  std::vector<std::int64_t> shape, Place place) {
@@ -47,7 +47,8 @@ const std::vector<std::string> kProblems = {
     "attention_decode:b=3,hq=4,hk=2,kvlen=1+140+37,page=16,d=64,seed=",
     "attention_decode:b=2,t=4,hq=8,hk=2,kvlen=30+141,page=8,d=128,kv=e4m3,seed=",
     "attention_prefill:lens=20+0+31,kvlen=40,hq=4,hk=2,page=32,d=256,seed=",
-    "attention_prefill:lens=40+90,kvlen=140,hq=4,hk=2,page=8,d=128,kv=int8,seed="};
+    "attention_prefill:lens=40+90,kvlen=140,hq=4,hk=2,page=8,d=128,kv=int8,seed=",
+    "attention_prefill:lens=150+90,kvlen=250,hq=8,hk=1,page=8,d=128,kv=e4m3,seed="};
 
 TEST_F(GpuCaches, HeadsBeforeTokens) {
   int seed = 0;
@@ -102,7 +103,8 @@ TEST_F(GpuCaches, Ragged) {
   int seed = 20;
   for (const char* problem :
        {"attention_decode:b=3,hq=4,hk=2,kvlen=1+140+37,page=0,d=64,seed=",
-        "attention_prefill:lens=20+31,kvlen=40,hq=4,hk=2,page=0,d=96,seed="}) {
+        "attention_prefill:lens=20+31,kvlen=40,hq=4,hk=2,page=0,d=96,seed=",
+        "attention_prefill:lens=150+91,kvlen=240,hq=8,hk=1,page=0,d=128,kv=int8,seed="}) {
     Call call = random_call(parse_problem(problem + std::to_string(++seed)));
     auto& p = std::get<RunParams>(call.params);
     const TensorView k = p.cache.k, v = p.cache.v, lengths = p.kv_lengths;
@@ -124,7 +126,13 @@ TEST_F(GpuCaches, Ragged) {
     const std::vector<std::int64_t> shape = {begins.back() + 3, k.shape[2], k.shape[3]};
     const TensorView new_k = moved(call, k, "k_ragged", shape, place);
     const TensorView new_v = moved(call, v, "v_ragged", shape, place);
+    const TensorView old[] = {p.cache.k_scales, p.cache.v_scales};
     p.cache = KvCache::ragged(new_k, new_v, offsets);
+    if (old[0].present()) {
+      const std::vector<std::int64_t> scales = {shape[0], shape[1], old[0].shape[3]};
+      p.cache.k_scales = moved(call, old[0], "k_scales_ragged", scales, place);
+      p.cache.v_scales = moved(call, old[1], "v_scales_ragged", scales, place);
+    }
     p.kv_lengths = {};
     EXPECT_GE(check_call(problem, call), 2);
   }
@@ -219,7 +227,9 @@ TEST_F(GpuCaches, APageOutsideThePoolIsAPageOfZeros) {
 TEST_F(GpuCaches, ALengthBeyondTheTableHarmsNobodyElse) {
   int seed = 40;
   for (const char* problem : {"attention_decode:b=3,hq=4,hk=2,kvlen=140+141+37,page=16,d=64,seed=",
-                              "attention_decode:b=3,hq=4,hk=2,kvlen=40,page=0,d=128,seed="}) {
+                              "attention_decode:b=3,hq=4,hk=2,kvlen=40,page=0,d=128,seed=",
+                              "attention_prefill:lens=100x3,kvlen=140+141+137,hq=8,hk=1,page=16,"
+                              "d=64,kv=e4m3,seed="}) {
     const Call good = random_call(parse_problem(problem + std::to_string(++seed)));
     const DeviceCall gpu(good);
     for (const Candidate& candidate : gpu.explain()) {

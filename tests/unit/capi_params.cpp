@@ -438,6 +438,9 @@ TEST(CapiNumbers, Bounds) {
                         a.head_dim, a.value_dim}),
             (std::array<std::int64_t, 7>{1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(a.io, attention::RunBounds().io);
+  EXPECT_EQ(a.cache, attention::RunBounds().cache);
+  run.cache = {0, 8, 1};
+  EXPECT_EQ(capi::bounds(&run).cache, DType::kInt8);
 }
 
 TEST(CapiNumbers, Context) {

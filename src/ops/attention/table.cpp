@@ -21,8 +21,8 @@ namespace {
 using Problem = attention::RunProblem;
 
 #ifdef HYLA_HAS_CUDA
-// Up to 16 tokens a row are the decode kernel's. Lengths are on the device, so what a call holds can
-// only be guessed from their sum: if equal rows have that sum they are all decode, drafts or
+// Up to 16 tokens a row are the decode kernel's. Lengths are on the device, so what a call holds
+// can only be guessed from their sum: if equal rows have that sum they are all decode, drafts or
 // prompts; anything else may be a mixture. A wrong guess costs time, nothing else.
 constexpr std::int64_t kDecodeTokens = 16;
 
@@ -107,7 +107,7 @@ void launch_mixed(const Problem& problem, const Workspace& workspace, const Cont
   const std::size_t before = decode_part(problem);
   Workspace rest = workspace;
   rest.data = static_cast<char*>(workspace.data) + before;
-  rest.bytes = prefill_bytes(problem);
+  rest.bytes = workspace.bytes - before;
   attention::launch_attention_prefill(problem, most, rest, context);
   attention::launch_decode_rows(problem, most, workspace, context);
 }

@@ -95,13 +95,21 @@ struct alignas(128) TileShared {
 };
 
 // Caches of one byte: what the columns of scores and of probabilities are multiplied with, behind
-// TileShared. A slot comes with a tile of keys and is read longer than that: it has a barrier of its
-// own, on which every computing warp arrives.
+// TileShared. A slot comes with a tile of keys and is read longer than that: it has a barrier of
+// its own, on which every computing warp arrives.
 template <class Shape>
 struct ColumnScales {
   float keys[Shape::kSlots][Shape::kKeys], values[Shape::kSlots][Shape::kKeys];
   arch::Mbarrier empty[Shape::kSlots];
 };
+template <class Shape>
+__device__ __forceinline__ void init_barriers(ColumnScales<Shape>& scales) {
+  for (arch::Mbarrier& empty : scales.empty) arch::init(empty, 4 * Shape::kConsumers);
+}
+template <class Arguments>
+__device__ __forceinline__ bool scaled_columns(const Arguments& a) {
+  return a.keys.folds || a.values.folds;
+}
 template <class Shape>
 __device__ __forceinline__ ColumnScales<Shape>& column_scales(TileShared<Shape>& shared) {
   return *reinterpret_cast<ColumnScales<Shape>*>(&shared + 1);

@@ -9,12 +9,19 @@ namespace hyla::attention {
 
 inline constexpr int kTilesAhead = 3;  // that are left of an item when the next is drawn
 
-template <class Shape, class Arguments>
+// kScaled: where columns have scales, those of keys and of values come with each tile of keys.
+template <class Shape, class Arguments, bool kScaled = false>
 struct BoxLoader {
   static constexpr int kWarps = 2;
   static constexpr bool kOneCopy = false;
-  static constexpr int kSharedBytes = 0;  // behind TileShared
-  static constexpr int kArrivals = 1;     // on a slot's `full`
+  // Behind TileShared.
+  static constexpr int kSharedBytes = kScaled ? sizeof(ColumnScales<Shape>) : 0;
+  static constexpr int kArrivals = 1;                                         // on a slot's `full`
+  static constexpr std::uint32_t kScaleBytes = Shape::kKeys * sizeof(float);  // of keys or values
+  static __device__ __forceinline__ void init(TileShared<Shape>& memory) {
+    if constexpr (kScaled) init_barriers(column_scales(memory));
+  }
+
   const Arguments& a;
   TileShared<Shape>& shared;
   const int warp, lane;
@@ -37,7 +44,20 @@ struct BoxLoader {
     }
     arch::wait(ring.empty[at.slot], at.parity ^ 1);
     arch::Mbarrier& full = ring.full[at.slot];
-    if (lane == 0) arch::arrive_expecting(full, Shape::kTileBytes);
+    std::uint32_t bytes = Shape::kTileBytes;
+    const bool scaled = kScaled && warp == 0;
+    if constexpr (kScaled) {
+      if (scaled && scaled_columns(a)) {
+        arch::wait(column_scales(shared).empty[at.slot], at.parity ^ 1);
+        bytes += kScaleBytes * (a.keys.folds + a.values.folds);
+      }
+    }
+    if (lane == 0) {
+      arch::arrive_expecting(full, bytes);
+      if constexpr (kScaled) {
+        if (scaled) load_scales(full, item, tile);
+      }
+    }
     __syncwarp();
     if (first < Shape::kKeys) {
       const std::uint32_t to = arch::shared_address(slots) + at.slot * Shape::kTileBytes +
@@ -49,6 +69,19 @@ struct BoxLoader {
     }
     __syncwarp();
     at.advance();
+  }
+
+  __device__ __forceinline__ void load_scales(arch::Mbarrier& full, const Item& item, int tile) {
+    ColumnScales<Shape>& scales = column_scales(shared);
+    const std::uint32_t first = a.keys.row(static_cast<std::uint32_t>(item.row),
+                                           static_cast<std::uint32_t>(tile * Shape::kKeys));
+    const std::int64_t from = std::int64_t{item.head} * a.keys.room + first;
+    if (a.keys.folds) {
+      arch::load_bulk(scales.keys[at.slot], a.keys.scales + from, kScaleBytes, full);
+    }
+    if (a.values.folds) {
+      arch::load_bulk(scales.values[at.slot], a.values.scales + from, kScaleBytes, full);
+    }
   }
 
   __device__ __forceinline__ void load_one(const Item& item, int tile) {

@@ -1,7 +1,7 @@
-// Keys and values of one byte each, made 16-bit numbers on their way into shared memory: four warps,
-// of every group of eight rows two each. A thread copies what it will widen to a place of its own in
-// shared memory, a tile ahead, so that pages of any size are alike and threads need not wait for each
-// other; page numbers and scales are asked for earlier still.
+// Keys and values of one byte each, made 16-bit numbers on their way into shared memory: four
+// warps, of every group of eight rows two each. A thread copies what it will widen to a place of
+// its own in shared memory, a tile ahead, so that pages of any size are alike and threads need not
+// wait for each other; page numbers and scales are asked for earlier still.
 //
 // A fence of the proxies waits for whatever its thread has asked of memory. Here that would be the
 // next bytes, so the computing warps have the fence, behind their wait for the slot.
@@ -35,9 +35,7 @@ struct ByteLoader {
   };
   static constexpr int kSharedBytes = static_cast<int>(sizeof(Shared));
   static __device__ __forceinline__ void init(TileShared<Shape>& memory) {
-    for (arch::Mbarrier& empty : column_scales(memory).empty) {
-      arch::init(empty, 4 * Shape::kConsumers);
-    }
+    init_barriers(column_scales(memory));
   }
 
   // Where the row that this lane has looked up is; outer < 0: nowhere.
@@ -313,8 +311,8 @@ struct ByteLoader {
     }
   }
 
-  // Rows that can be loaded 16 bytes at a time and widened as they are have code of their own, whose
-  // registers suffice.
+  // Rows that can be loaded 16 bytes at a time and widened as they are have code of their own,
+  // whose registers suffice.
   template <class Draw>
   __device__ __forceinline__ void load(const Item& item, const Draw& draw) {
     if (item.last_tile - item.first_tile < 2) draw();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/attention_prefill/kv_rows.h"
+#include "ops/attention_prefill/region.h"
 
 namespace hyla::attention {
 
@@ -13,6 +14,11 @@ struct ByteRows : KvRows {
   bool integers = false;                   // int8, otherwise e4m3
   bool sixteens = false;  // 16 bytes of a row are one aligned access, of keys and of values
   bool folds = false;     // one scale a token and head, which multiplies scores or probabilities
+  const Region* widened = nullptr;  // [N], or null: rows that another launch computes
+
+  HYLA_HOST_DEVICE bool leaves(int row) const {
+    return widened != nullptr && widened[row].chosen != 0;
+  }
 };
 
 inline ByteRows byte_rows(const CacheView& cache, const TensorView& values,

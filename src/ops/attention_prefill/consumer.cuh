@@ -86,7 +86,8 @@ __device__ __forceinline__ void note_visible_keys(const Arguments& a, const Item
 template <class Shape, class Element, Loading kLoading, class Arguments>
 __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& shared, int group) {
   constexpr int kKeys = Shape::kKeys;
-  constexpr bool kByBoxes = kLoading == Loading::kBoxes, kByBytes = kLoading == Loading::kBytes;
+  constexpr bool kCopyEngine = kLoading == Loading::kBoxes || kLoading == Loading::kWidened;
+  constexpr bool kScaled = kLoading == Loading::kBytes || kLoading == Loading::kWidened;
   constexpr bool kRescaleEarly = Shape::kDim == 256;  // under the products of the next scores
   const int lane = static_cast<int>(threadIdx.x) & 31, quad_lane = lane & 3;
   const int first_row = group * 64 + (static_cast<int>(threadIdx.x) >> 5 & 3) * 16 + (lane >> 2);
@@ -102,7 +103,7 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
 
   const auto issue_keys = [&] {
     arch::wait(shared.key_ring.full[key.slot], key.parity);
-    if constexpr (!kByBoxes) arch::fence_async_proxy();
+    if constexpr (!kCopyEngine) arch::fence_async_proxy();
     arch::wgmma_fence();
     issue_scores<Shape, Element>(
         s, arch::strided_descriptor(query_address, 1024),
@@ -111,7 +112,7 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
   };
   const auto issue_values = [&] {
     arch::wait(shared.value_ring.full[value.slot], value.parity);
-    if constexpr (!kByBoxes) arch::fence_async_proxy();
+    if constexpr (!kCopyEngine) arch::fence_async_proxy();
     arch::wgmma_fence();
     issue_outputs<Shape, Element>(
         o, p,
@@ -137,7 +138,7 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
     if (sees_keys) {
       note_visible_keys(a, item, shared.visible, first_row, quad_lane);
       const auto probabilities = [&] {
-        if constexpr (kByBytes) {
+        if constexpr (kScaled) {
           if (a.keys.folds) scale_columns(s, column_scales(shared).keys[column], quad_lane);
         }
         if (a.squeeze != 0.0f) squeeze_logits(s, a.squeeze);
@@ -146,9 +147,11 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
                        tile * kKeys + 2 * quad_lane);
         }
         exponentiate(s, upper, lower, a.factor);
-        if constexpr (kByBytes) {
+        if constexpr (kScaled) {
           if (a.values.folds) scale_columns(s, column_scales(shared).values[column], quad_lane);
-          arch::arrive_warp(column_scales(shared).empty[column], lane);
+          if (kLoading == Loading::kBytes || scaled_columns(a)) {
+            arch::arrive_warp(column_scales(shared).empty[column], lane);
+          }
           column = column + 1 == Shape::kSlots ? 0 : column + 1;
         }
       };
@@ -159,7 +162,7 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
       probabilities();
       pack_probabilities<Element>(s, p);
 
-      if constexpr (kByBoxes) {  // rows that are copied one by one stop at the end
+      if constexpr (kLoading == Loading::kBoxes) {  // others have zeros behind the end
         const int rows = a.value_boxes.rows, to = (item.seen_end + rows - 1) / rows * rows;
         // A piece need not hold the end.
         if (item.keys < to && tile == (item.seen_end - 1) / kKeys) {

@@ -24,8 +24,8 @@ struct FinishedRow {
   float logarithm;  // of the denominator, base e
 };
 
-// top: what the exponents of `sum` refer to, base 2. The sink joins the denominator here, once; a row
-// that saw no key stays zero with it too.
+// top: what the exponents of `sum` refer to, base 2. The sink joins the denominator here, once; a
+// row that saw no key stays zero with it too.
 template <class Arguments>
 __device__ __forceinline__ FinishedRow finish_sums(const Arguments& a, int head, bool exists,
                                                    float top, float sum) {

@@ -23,7 +23,23 @@ struct Item {
   __device__ __forceinline__ bool exists() const { return row >= 0; }
 };
 
-// By a whole warp. tile_keys: of a tile of keys. The last row whose first ticket is not greater is found 32 candidates at a time.
+// The last of `count` numbers that do not fall which is not greater than `target`, or the first. By
+// a whole warp, 32 candidates at a time.
+template <class At>
+__device__ __forceinline__ int find_last(int count, int target, const At& at) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  int low = 0;
+  while (count > 1) {
+    const int step = (count + 31) / 32, offset = lane * step;
+    const bool before = offset < count && at(low + offset) <= target;
+    const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before)));
+    low += last * step;
+    count = min(step, count - last * step);
+  }
+  return low;
+}
+
+// By a whole warp. tile_keys: of a tile of keys.
 __device__ __forceinline__ Item find_item(const Schedule& schedule, int kv_heads,
                                           int tokens_per_tile, int tile_keys, int ticket) {
   const int tiles = schedule.counters->tiles, piece_tiles = schedule.counters->piece_tiles;
@@ -31,15 +47,8 @@ __device__ __forceinline__ Item find_item(const Schedule& schedule, int kv_heads
   if (tiles == 0) return item;
   item.head = static_cast<int>(static_cast<unsigned>(ticket) / static_cast<unsigned>(tiles));
   if (item.head >= kv_heads) return item;
-  const int target = ticket - item.head * tiles, lane = static_cast<int>(threadIdx.x) & 31;
-  int low = 0, count = schedule.count;
-  while (count > 1) {
-    const int step = (count + 31) / 32, offset = lane * step;
-    const bool before = offset < count && schedule.first[low + offset] <= target;
-    const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before)));
-    low += last * step;
-    count = min(step, count - last * step);
-  }
+  const int target = ticket - item.head * tiles;
+  const int low = find_last(schedule.count, target, [&](int i) { return schedule.first[i]; });
   const ScheduledRow row = schedule.rows[low];
   int tile = schedule.first[low + 1] - 1 - target;
   if (piece_tiles != kWhole) {

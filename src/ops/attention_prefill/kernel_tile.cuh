@@ -17,6 +17,11 @@ struct LoaderOf<Loading::kBoxes, Shape, Element> {
   using type = BoxLoader<Shape, Arguments>;
 };
 template <class Shape, class Element>
+struct LoaderOf<Loading::kWidened, Shape, Element> {
+  template <class Arguments>
+  using type = BoxLoader<Shape, Arguments, true>;
+};
+template <class Shape, class Element>
 struct LoaderOf<Loading::kRows, Shape, Element> {
   template <class Arguments>
   using type = RowLoader<Shape, Arguments>;

@@ -1,4 +1,5 @@
-// Launching the prefill kernel over keys and values of one byte each, and its instances, one a file.
+// Launching the prefill kernel over keys and values of one byte each, and its instances, one a
+// file.
 #pragma once
 
 #include "ops/attention_prefill/byte_loader.cuh"

@@ -3,6 +3,7 @@
 #include "device/alignment.h"
 #include "ops/attention_prefill/launch_bytes.cuh"
 #include "ops/attention_prefill/launch_instances.h"
+#include "ops/attention_prefill/launch_widened.cuh"
 
 namespace hyla::attention {
 namespace {
@@ -68,6 +69,65 @@ BytesLaunch* bytes_instance(DType dtype, std::int64_t dim) {
   }
 }
 
+WidenedLaunch* widened_instance(DType dtype, std::int64_t dim) {
+  const bool bf16 = dtype == DType::kBFloat16;
+  switch (padded_dim(static_cast<int>(dim))) {
+    case 64:
+      return bf16 ? launch_widened<__nv_bfloat16, 64> : launch_widened<__half, 64>;
+    case 128:
+      return bf16 ? launch_widened<__nv_bfloat16, 128> : launch_widened<__half, 128>;
+    default:
+      return bf16 ? launch_widened<__nv_bfloat16, 256> : launch_widened<__half, 256>;
+  }
+}
+
+// Behind the schedule and the pieces.
+std::int64_t widened_at(std::int64_t rows, std::int64_t dim, int processors) {
+  return schedule_room(rows) + (pieces_bytes(dim, processors) + 255) / 256 * 256;
+}
+
+// Who computes the rows of a cache of one byte a value.
+struct BytesPlan {
+  WidenedMemory widened;
+  bool all_widened = false, none_widened = true;
+};
+
+// Lengths are on the device: the host knows what rows have room for, and how many queries there are
+// together. Rows whose bits are their own must not depend on the room.
+BytesPlan bytes_plan(const Queries& q, const TileLaunch& launch, const Context& context) {
+  BytesPlan plan;
+  const std::int64_t group = q.query_heads / q.kv_heads, packed = q.q.shape[0] * group;
+  const bool alike = q.q.shape[0] % q.rows == 0, long_rows = packed >= kWidenedQueries * q.rows;
+  if (context.batch_invariant || packed < kWidenedQueries || (alike && !long_rows)) return plan;
+  const WidenedRoom room{q.kv_heads, q.head_dim, q.value_dim};
+  const std::int64_t at = widened_at(q.rows, std::max(q.head_dim, q.value_dim), launch.processors);
+  plan.widened.tiles = room.tiles(q.rows, static_cast<std::int64_t>(launch.bytes) - at);
+  if (plan.widened.tiles == 0) return plan;
+  plan.widened.regions = reinterpret_cast<Region*>(static_cast<char*>(launch.workspace) + at);
+  plan.none_widened = false;
+  plan.all_widened = long_rows && launch.more_than == 0 &&
+                     launch.most_keys <= plan.widened.tiles * room.tile_keys() / q.rows &&
+                     q.rows * room.tiles_of(launch.most_keys) <= plan.widened.tiles;
+  plan.widened.least = plan.all_widened ? 0 : kWidenedQueries;
+  return plan;
+}
+
+void launch_over_bytes(const Queries& q, const CacheView& cache, TileLaunch launch,
+                       const Context& context) {
+  ByteRows keys = byte_rows(cache, cache.k, cache.k_scales);
+  ByteRows values = byte_rows(cache, cache.v, cache.v_scales);
+  keys.sixteens = values.sixteens = q.head_dim % 16 == 0 && q.value_dim % 16 == 0 &&
+                                    aligned_rows(keys, 16) && aligned_rows(values, 16);
+  const std::int64_t dim = std::max(q.head_dim, q.value_dim);
+  const BytesPlan plan = bytes_plan(q, launch, context);
+  if (!plan.none_widened) {
+    widened_instance(q.q.dtype, dim)(q, keys, values, plan.widened, launch, context);
+    if (plan.all_widened) return;
+    keys.widened = plan.widened.regions;
+  }
+  bytes_instance(q.q.dtype, dim)(q, keys, values, launch, context);
+}
+
 }  // namespace
 
 std::int64_t most_keys(const CacheView& cache) {
@@ -99,12 +159,30 @@ std::size_t attention_prefill_workspace_bytes(std::int64_t rows) {
 }
 
 std::size_t attention_prefill_workspace_bound(const RunBounds& bounds, int processors) {
-  const std::int64_t dim = std::max(bounds.head_dim, bounds.value_dim);
-  if (dim > 256 || bounds.max_kv_length < 2 * kLeastPieceTiles * 64) {
+  const std::int64_t dim = std::max<std::int64_t>({bounds.head_dim, bounds.value_dim, 1});
+  if (dim > 256) return attention_prefill_workspace_bytes(bounds.max_sequences);
+  const std::int64_t group = bounds.query_heads / std::max<std::int64_t>(bounds.kv_heads, 1);
+  if (size_of(bounds.cache) == 1 && bounds.max_tokens * group >= kWidenedQueries &&
+      bounds.kv_heads > 0) {
+    // A row of all keys beside prompts of all tokens, each of whose ends leaves a tile half empty;
+    // or as many rows of all keys as kWidenedBytes hold.
+    const WidenedRoom room{bounds.kv_heads, bounds.head_dim, bounds.value_dim};
+    const std::int64_t rows =
+        std::min(bounds.max_sequences, bounds.max_tokens * group / kWidenedQueries);
+    const std::int64_t row_tiles =
+        std::min<std::int64_t>(room.tiles_of(bounds.max_kv_length), kMostWidenedTiles);
+    const std::int64_t at_least = room.tiles_of(bounds.max_tokens) + row_tiles + rows;
+    const std::int64_t tiles =
+        std::max(at_least, std::min(rows * row_tiles, room.tiles(0, kWidenedBytes)));
+    return static_cast<std::size_t>(
+        widened_at(bounds.max_sequences, dim, processors) +
+        room.bytes(bounds.max_sequences, std::min(tiles, room.tiles(0, kMostWidenedBytes))));
+  }
+  if (bounds.max_kv_length < 2 * kLeastPieceTiles * 64) {
     return attention_prefill_workspace_bytes(bounds.max_sequences);
   }
   return static_cast<std::size_t>(schedule_room(bounds.max_sequences) +
-                                  pieces_bytes(std::max<std::int64_t>(dim, 1), processors));
+                                  pieces_bytes(dim, processors));
 }
 
 void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
@@ -120,11 +198,7 @@ void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
   launch.processors = device::multiprocessors(context);
   launch.most_keys = most_keys(cache);
   if (one_byte(cache)) {
-    ByteRows keys = byte_rows(cache, cache.k, cache.k_scales);
-    ByteRows values = byte_rows(cache, cache.v, cache.v_scales);
-    keys.sixteens = values.sixteens = q.head_dim % 16 == 0 && q.value_dim % 16 == 0 &&
-                                      aligned_rows(keys, 16) && aligned_rows(values, 16);
-    bytes_instance(q.q.dtype, dim)(q, keys, values, launch, context);
+    launch_over_bytes(q, cache, launch, context);
     return;
   }
   const KvRows keys = kv_rows(cache, cache.k), values = kv_rows(cache, cache.v);

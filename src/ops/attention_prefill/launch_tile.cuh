@@ -120,8 +120,8 @@ int most_pieces(const Queries& q, const TileLaunch& launch, int tokens_per_tile,
       schedule_room(q.rows) + Partials::bytes(launch.processors, Shape::kRows, Shape::kDim);
   const bool whole_rows = q.mask.window == 0 && q.mask.chunk == 0;
   const std::int64_t tiles = (q.q.shape[0] + tokens_per_tile - 1) / tokens_per_tile;
-  const bool many = launch.more_than == 0 && 2 * tiles * q.kv_heads > launch.processors;
-  if (context.batch_invariant || !whole_rows || many ||
+  const bool many = 2 * tiles * q.kv_heads > launch.processors;
+  if (context.batch_invariant || launch.more_than > 0 || !whole_rows || many ||
       launch.most_keys < 2 * kLeastPieceTiles * Shape::kKeys ||
       static_cast<std::int64_t>(launch.bytes) < needed) {
     return 0;
@@ -129,9 +129,15 @@ int most_pieces(const Queries& q, const TileLaunch& launch, int tokens_per_tile,
   return launch.processors;
 }
 
-template <class Element, int Dim, Loading kLoading, class Keys, class Values>
+struct Nothing {
+  void operator()() const {}
+};
+
+// between: launches what needs the schedule and what the kernel needs.
+template <class Element, int Dim, Loading kLoading, class Keys, class Values,
+          class Between = Nothing>
 void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys, Values> arguments,
-                  const Context& context) {
+                  const Context& context, const Between& between = {}) {
   using Shape = PrefillShape<Dim, kLoading>;
   arguments.tokens_per_tile = Shape::kRows / arguments.group;
   arguments.query_map = device::tensor_map(query_tensor(q, arguments.tokens_per_tile));
@@ -156,6 +162,7 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
         reinterpret_cast<float2*>(memory + slots * Shape::kRows * Shape::kDim * 4);
   }
   device::launch(&schedule_rows<Keys>, {dim3(1), dim3(kScheduleThreads)}, schedule, context);
+  between();
 
   // Enough for every row's last tile to be a partial one.
   const std::int64_t items = std::max(
@@ -168,7 +175,7 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
       typename LoaderOf<kLoading, Shape, Element>::template type<TileArguments<Keys, Values>>;
   shape.shared_bytes = sizeof(TileShared<Shape>) + Loader::kSharedBytes;
   static_assert(sizeof(TileShared<Shape>) + Loader::kSharedBytes <= 227 << 10);
-  shape.programmatic = true;  // behind the schedule
+  shape.programmatic = true;  // behind our own grids
   device::launch(&attend_tiles<Shape, Element, Keys, Values, kLoading>, shape, arguments, context);
   if (slots == 0) return;
   shape.grid = dim3(static_cast<unsigned>(2 * launch.processors));

@@ -5,9 +5,10 @@ namespace hyla::attention {
 
 // How keys and values reach shared memory.
 enum class Loading {
-  kBoxes,  // by the copy engine, groups of eight rows
-  kRows,   // 16 bytes at a time
-  kBytes,  // one byte a value in the cache: widened on the way
+  kBoxes,    // by the copy engine, groups of eight rows
+  kRows,     // 16 bytes at a time
+  kBytes,    // one byte a value in the cache: widened on the way
+  kWidened,  // as kBoxes, of what was widened before; with scales
 };
 
 // The memory of a tile of keys or values is groups of eight rows, [group][64-element chunk][8][128
@@ -51,6 +52,12 @@ template <>
 struct PrefillShapeOf<64, Loading::kBoxes> {
   using type = TileSizes<64, 3, 128, 3, 160, 32>;
 };
+template <>
+struct PrefillShapeOf<128, Loading::kWidened> {
+  using type = TileSizes<128, 3, 80, 3, 160, 32>;
+};
+template <>
+struct PrefillShapeOf<64, Loading::kWidened> : PrefillShapeOf<64, Loading::kBoxes> {};
 template <>
 struct PrefillShapeOf<64, Loading::kRows> {
   using type = TileSizes<64, 3, 80, 3, 152, 56>;

@@ -1,6 +1,6 @@
 // Keys and values row by row in 16-byte copies, for pages that do not hold groups of eight rows and
-// for operands without tensor maps: four warps, of every group of eight rows two each. A slot is full
-// when the copies of all their threads have landed; nobody waits for that here.
+// for operands without tensor maps: four warps, of every group of eight rows two each. A slot is
+// full when the copies of all their threads have landed; nobody waits for that here.
 #pragma once
 
 #include "arch/cp_async.cuh"

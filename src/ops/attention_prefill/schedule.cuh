@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "arch/grid_dependency.cuh"
+#include "ops/attention_prefill/region.h"
 
 namespace hyla::attention {
 
@@ -28,6 +29,7 @@ struct Schedule {
   struct Counters {
     int ticket, tiles;  // tiles: of one KV head, each of its pieces counted
     int piece_tiles;    // of keys; kWhole: nothing is cut
+    int widened;        // rows of the workspace that hold keys
   };
   Counters* counters;
   ScheduledRow* rows;
@@ -52,7 +54,8 @@ struct Schedule {
 
 inline constexpr int kScheduleThreads = 1024;
 inline constexpr int kWhole = 1 << 30;
-inline constexpr int kLeastPieceTiles = 8;  // shorter pieces cost more than they bring
+inline constexpr int kMostWidenedTiles = 1 << 20;  // sums of 1024 such numbers stay below 2^31
+inline constexpr int kLeastPieceTiles = 8;         // shorter pieces cost more than they bring
 
 // Pieces of each item of a row with so many tiles of keys.
 __device__ __forceinline__ int pieces_of(int key_tiles, int piece_tiles) {
@@ -123,16 +126,55 @@ __device__ __forceinline__ int exclusive_sum(int x, int (&warp_sums)[32], int& t
   return before + sum - x;
 }
 
+// Keys that choose rows (WidenedRows) take those of enough queries, in their order, as long as
+// there is room, which is counted in tiles. Where it is not enough for all that want it, those that
+// have some must be enough to fill the machine: the others follow in a launch of their own. By all
+// threads; `tiles`: of the row's queries, 0: it is not ours.
+struct RegionSums {
+  int before;  // tiles of keys wanted by the rows in front of these
+  int taken;
+  int queries;  // tiles of those that have room
+};
+template <class Keys>
+__device__ __forceinline__ bool choose_region(const ScheduleArguments<Keys>& a,
+                                              const ScheduledRow& row, bool exists, int tiles,
+                                              int (&warp_sums)[32], RegionSums& sums) {
+  const int room = a.keys.room / a.tile_keys;  // up to kMostWidenedTiles
+  const int before = sums.before;
+  Region region{};
+  int size = 0;
+  if (tiles > 0 && static_cast<std::int64_t>(row.queries) * a.group >= a.keys.least) {
+    region = a.keys.wanted(row.queries, row.keys, a.tile_keys);
+    size = min((region.end - region.first + a.tile_keys - 1) / a.tile_keys, room + 1);
+  }
+  int total;
+  const int begin = min(before + exclusive_sum(size, warp_sums, total), room + 1);
+  const bool fits = begin + size <= room;
+  if (threadIdx.x == 0) sums.before = min(before + total, room + 1), sums.queries = 0;
+  const bool all = __syncthreads_and(fits || region.chosen == 0) != 0;
+  if (!fits) region.chosen = 0;
+  if (region.chosen != 0) atomicAdd(&sums.queries, tiles);
+  __syncthreads();
+  if (!all && sums.queries < a.keys.enough) region.chosen = 0;
+  if (region.chosen != 0) atomicMax(&sums.taken, begin + size);
+  region.begin = begin * a.tile_keys;
+  if (exists) a.keys.regions[row.row] = region;
+  __syncthreads();
+  return region.chosen != 0;
+}
+
 template <class Keys>
 __global__ void __launch_bounds__(kScheduleThreads, 1)
     schedule_rows(const __grid_constant__ ScheduleArguments<Keys> a) {
   __shared__ int weight[kScheduleThreads], tiles_of[kScheduleThreads], key_tiles[kScheduleThreads];
   __shared__ int warp_sums[32], piece_tiles;
+  __shared__ RegionSums regions;
   arch::wait_for_previous_grid();
   const Schedule& schedule = a.schedule;
   const int thread = static_cast<int>(threadIdx.x);
   const bool sorted = schedule.count <= kScheduleThreads;  // beyond that in the order given
-  if (thread == 0) piece_tiles = kWhole;
+  if (thread == 0) piece_tiles = kWhole, regions = {};
+  __syncthreads();
   int tiles = 0;
   for (int base = 0; base < schedule.count; base += kScheduleThreads) {
     const int i = base + thread;
@@ -144,6 +186,12 @@ __global__ void __launch_bounds__(kScheduleThreads, 1)
       if (static_cast<std::int64_t>(row.queries) * a.group > a.more_than) {
         own = (row.queries + a.tokens_per_tile - 1) / a.tokens_per_tile;
       }
+      if constexpr (requires { a.keys.leaves(i); }) {
+        if (a.keys.leaves(i)) own = 0;
+      }
+    }
+    if constexpr (requires { a.keys.regions; }) {
+      if (!choose_region(a, row, mine, own, warp_sums, regions)) own = 0;
     }
     weight[thread] = own > 0 ? row.keys : -1;
     __syncthreads();
@@ -177,6 +225,7 @@ __global__ void __launch_bounds__(kScheduleThreads, 1)
     schedule.counters->ticket = 0;
     schedule.counters->tiles = tiles;
     schedule.counters->piece_tiles = piece_tiles;
+    schedule.counters->widened = regions.taken * a.tile_keys;
   }
 }
 

@@ -1,0 +1,133 @@
+// Prompts over caches of one byte a value, whose keys and values are widened into the workspace
+// first: every dim, page size and mask, rows that are widened beside rows that are not, and
+// workspaces with room for some rows or none.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/check.h"
+
+namespace hyla::testing {
+namespace {
+
+using attention::RunParams;
+using GpuAttentionWidened = Gpu;
+
+TEST_F(GpuAttentionWidened, EveryPageSizeAndDim) {
+  std::uint64_t seed = 7000;
+  for (const char* d : {"64", "72", "128", "256"}) {
+    for (const char* types : {"io=bf16,kv=e4m3", "io=f16,kv=int8", "io=bf16,kv=int8"}) {
+      for (const char* page : {seed % 2 == 0 ? "0" : "1", seed % 3 == 0 ? "7" : "64"}) {
+        const std::string problem =
+            std::string("attention_prefill:lens=70+0+130,kvlen=70+0+231,hq=8,hk=1,d=") + d + "," +
+            types + ",page=" + page + ",seed=" + std::to_string(++seed);
+        CaseOptions options;
+        options.shuffled = (seed % 2) != 0;
+        options.starts = (seed % 3) == 0;
+        options.wide_indices = (seed % 5) == 0;
+        options.extras = (seed % 4) == 0;
+        check_all(problem, options);
+      }
+    }
+  }
+}
+
+// A region begins at the first tile that a query sees.
+TEST_F(GpuAttentionWidened, EveryMask) {
+  std::uint64_t seed = 7100;
+  for (const char* d : {"64", "256"}) {
+    for (const char* mask :
+         {"mask=none", "mask=window,window=1", "mask=window,window=80", "mask=window,window=129",
+          "mask=chunked,window=80", "mask=chunked,window=333"}) {
+      const std::string problem =
+          std::string("attention_prefill:lens=140+120,kvlen=450+121,hq=4,hk=1,d=") + d + "," +
+          mask + ",page=16,kv=e4m3,seed=" + std::to_string(++seed);
+      CaseOptions options;
+      options.extras = (seed % 2) != 0;
+      check_all(problem, options);
+    }
+  }
+}
+
+// Long rows are widened, the others are not, in one call; and items that are cut along the keys.
+TEST_F(GpuAttentionWidened, SomeRows) {
+  std::uint64_t seed = 7200;
+  for (const char* rows :
+       {"lens=100+20+70+0+31,kvlen=200+400+71+0+31", "lens=1x6+81+1x3+70+0+4,kvlen=300",
+        "lens=80,kvlen=2100", "lens=64+64,kvlen=1500+1100"}) {
+    for (const char* shape : {"d=64,kv=e4m3", "d=128,kv=int8,io=f16", "d=256,kv=e4m3"}) {
+      CaseOptions options;
+      options.shuffled = (++seed % 2) != 0;
+      options.extras = (seed % 3) == 0;
+      check_all(std::string("attention_prefill:") + rows + ",hq=8,hk=1,page=16," + shape +
+                    ",seed=" + std::to_string(seed),
+                options);
+    }
+  }
+}
+
+// With whatever room the workspace has, and whatever it held before.
+TEST_F(GpuAttentionWidened, AnyRoom) {
+  for (const char* shape : {"d=256,kv=e4m3", "d=64,kv=int8"}) {
+    const std::string problem =
+        std::string("attention_prefill:lens=100+130+80+101,kvlen=320+130+500+101,") +
+        "hq=8,hk=1,page=16,seed=5," + shape;
+    const Call call = random_call(parse_problem(problem));
+    const Judge judge(call);
+    const DeviceCall gpu(call);
+    const auto& p = std::get<RunParams>(gpu.params());
+    const std::size_t most = workspace_bytes(gpu.params(), gpu.context());
+    const std::size_t token = 2 * static_cast<std::size_t>(p.q.shape[2] + p.out.shape[2] + 4);
+    const std::size_t least = 4096;  // the schedule alone
+    ASSERT_GT(most, 1200 * token);
+    std::vector<std::size_t> rooms = {most, least};
+    for (std::size_t less : {300, 700, 1000, 1300}) {
+      if (less * token < most - least) rooms.push_back(most - less * token);
+    }
+    void* memory = cuda::allocate(most);
+    for (const std::size_t bytes : rooms) {
+      cuda::fill(memory, 0xff, most);
+      gpu.upload(call);
+      RunParams limited = p;
+      limited.impl = "cuda_prefill";
+      attention::run(limited, {memory, bytes, gpu.context().device}, gpu.context());
+      const Comparison comparison = judge.compare(gpu.result());
+      EXPECT_TRUE(comparison.ok) << problem << " with " << bytes << " of " << most
+                                 << " bytes: " << comparison.failure << " (error "
+                                 << comparison.max_error << ", bound " << comparison.bound << ")";
+    }
+    cuda::release(memory);
+  }
+}
+
+TEST_F(GpuAttentionWidened, SameBitsEveryTimeAndInGraphs) {
+  check_repeats("attention_prefill:lens=300,hq=8,hk=1,d=256,page=16,kv=e4m3,seed=9");
+  check_repeats("attention_prefill:lens=90+1+200,hq=8,hk=1,d=128,page=16,kv=int8,seed=9");
+  CaseOptions options;
+  options.shuffled = true;
+  check_replays("attention_prefill:lens=120+90,hq=8,hk=1,d=128,page=16,kv=e4m3", options);
+}
+
+// Lengths that change between replays move rows from one kernel to the other.
+TEST_F(GpuAttentionWidened, ACapturedGraphFollowsNewLengths) {
+  const auto call = [](const char* lens, const char* kvlen, int seed) {
+    return random_call(
+        parse_problem(std::string("attention_prefill:hq=8,hk=1,d=128,page=16,kv=e4m3,lens=") +
+                      lens + ",kvlen=" + kvlen + ",seed=" + std::to_string(seed)));
+  };
+  const Call first = call("20+205+1+31", "200+230+5+200", 1);
+  const DeviceCall gpu(first);
+  const cuda::Captured graph([&] { gpu.launch(""); });
+  for (const Call& next :
+       {call("31+20+205+1", "200+200+230+5", 2), call("1+1+135+120", "1+5+230+200", 3),
+        call("63+65+66+63", "230+65+129+130", 4), call("16+136+0+105", "230+201+0+130", 5)}) {
+    gpu.upload(next);
+    graph.replay();
+    const Comparison comparison = Judge(next).compare(gpu.result());
+    EXPECT_TRUE(comparison.ok) << comparison.failure;
+  }
+}
+
+}  // namespace
+}  // namespace hyla::testing
