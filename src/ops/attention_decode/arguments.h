@@ -19,7 +19,6 @@ inline constexpr int kWideCtas = 2;   // of which an SM has so many
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kMaxCtas = 256;
 inline constexpr int kFewItems = 32;
-inline constexpr int kShares = 5;            // of a CTA at most: a large one and small ones
 inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
 

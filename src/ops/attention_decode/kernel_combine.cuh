@@ -27,33 +27,40 @@ struct Entry {
   }
 };
 
-// Few pieces an item: a thread has four columns of one row. Grid: (entries, rows / kRowsAtOnce).
+// Few pieces an item: a thread has four columns of one row. Grid: (CTAs, rows / kRowsAtOnce).
 template <class Shape>
 __global__ void __launch_bounds__(kCombineThreads)
     attention_combine_rows(const __grid_constant__ Arguments a) {
   constexpr int kLanes = Shape::D / 4, kRowsAtOnce = kCombineThreads / kLanes, kAtOnce = 4;
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
-  const Entry entry(a.pieces, static_cast<int>(blockIdx.x));
+  const int index = static_cast<int>(blockIdx.x);
   const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
   const int row =
       static_cast<int>(blockIdx.y) * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
   if (row >= Shape::kRows) return;
+  // Most often there are two pieces. Where they would be is known before the entry is there.
+  const Added first = piece_at<Shape>(a.pieces, slot_of_piece(index, 0), row, column);
+  const Added second =
+      piece_at<Shape>(a.pieces, slot_of_piece(min(index, a.pieces.ctas - 2), 1), row, column);
+  const Entry entry(a.pieces, index);
   const QueryRow query = entry.query<Shape>(a, row);
   const int pieces = entry.pieces();
   if (pieces == 0 || query.token < 0) return;
   Added sum;
+  sum.add(first.all, first.x);
+  sum.add(second.all, second.x);
 #pragma unroll 1
-  for (int first = 0; first < pieces; first += kAtOnce) {
+  for (int done = 2; done < pieces; done += kAtOnce) {
     Added more[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int piece = min(first + i, pieces - 1);
+      const int piece = min(done + i, pieces - 1);
       more[i] = piece_at<Shape>(a.pieces, entry.slot(piece), row, column);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i < pieces) sum.add(more[i].all, more[i].x);
+      if (done + i < pieces) sum.add(more[i].all, more[i].x);
     }
   }
   write_out(a.out, query, sum.all, column, sum.x);
@@ -94,12 +101,18 @@ __global__ void __launch_bounds__(kCombineThreads)
   if (own_column == 0) sums[slice] = own.all;
   __syncthreads();
   if (slice != 0) return;
+  Added sum;
 #pragma unroll
-  for (int other = 1; other < kSlices; ++other) {
-    const float4 y = values[other][thread];
-    own.add(sums[other], {y.x, y.y, y.z, y.w});
+  for (int i = 0; i < kSlices; ++i) sum.all.top = fmaxf(sum.all.top, sums[i].top);
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+    const float factor = weight(sums[i].top, sum.all.top);
+    const float4 y = values[i][thread];
+    sum.all.sum += factor * sums[i].sum;
+    sum.x[0] += factor * y.x, sum.x[1] += factor * y.y;
+    sum.x[2] += factor * y.z, sum.x[3] += factor * y.w;
   }
-  write_out(a.out, query, own.all, column, own.x);
+  write_out(a.out, query, sum.all, column, sum.x);
 }
 
 // An item whose parts several CTAs have, where its bits are its own.

@@ -270,8 +270,8 @@ __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list
       brought = false;
       if (done) return;
     }
-    // The first segment's queries are asked for before its keys.
-    if (full ? ended : at < 0) {
+    // The first segment's queries are asked for before its keys, unless they are worked on at once.
+    if (full ? ended : !Shape::kQuantised && at < 0) {
       if (at >= 0) {
         if (met > 0) arch::wait(meeting.taken, (met - 1) & 1);
         bring<Shape>(state, meeting, merge_area, warp, lane);

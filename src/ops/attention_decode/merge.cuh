@@ -49,6 +49,10 @@ __device__ __forceinline__ void write_row(const Arguments& a, const Segment& seg
   set_piece<Shape>(a.pieces, segment.piece, row, column, softmax, x);
 }
 
+__device__ __forceinline__ void store_alone(float* to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(arch::shared_address(to)), "f"(x) : "memory");
+}
+
 // area [kWarps, 8, kMergePitch]
 template <class Shape>
 __device__ __forceinline__ void bring(WarpState<Shape>& state, Meeting<Shape>& meeting, float* area,
@@ -67,10 +71,12 @@ __device__ __forceinline__ void bring(WarpState<Shape>& state, Meeting<Shape>& m
   for (int i = 0; i < Shape::D / 16; ++i) {
     const float(&o)[4] = state.values[i];
     float* to = own + i * 16 + value_element<Shape>(lane);
-    to[0] = o[0];
-    to[Shape::kMergePitch] = o[1];
-    to[kValueDistance<Shape>] = o[2];
-    to[Shape::kMergePitch + kValueDistance<Shape>] = o[3];
+    // One by one: as pairs they would have to lie side by side in registers, where the products that
+    // made them do not want them.
+    store_alone(to, o[0]);
+    store_alone(to + Shape::kMergePitch, o[1]);
+    store_alone(to + kValueDistance<Shape>, o[2]);
+    store_alone(to + Shape::kMergePitch + kValueDistance<Shape>, o[3]);
   }
   arch::arrive(meeting.brought);
 }

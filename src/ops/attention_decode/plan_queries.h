@@ -129,7 +129,7 @@ inline void set_entries(Plan& plan, const Queries& q) {
   const std::int64_t blocks = q.kv_heads / plan.heads, chunk = plan.rows() / plan.heads;
   const std::int64_t items =
       blocks * std::min(all * ((group + chunk - 1) / chunk), all * group / chunk + rows);
-  plan.by_item = items <= plan.ctas;
+  plan.by_item = items <= (plan.own_bits ? plan.ctas : kFewItems);
   plan.entries = plan.by_item ? static_cast<int>(items) : plan.ctas;
 }
 
