@@ -19,6 +19,7 @@ struct DeviceOptions {
 
 class DeviceCall {
  public:
+  // The host's call is needed again by result().
   explicit DeviceCall(const Call& host, const DeviceOptions& options = {});
 
   const Params& params() const { return params_; }

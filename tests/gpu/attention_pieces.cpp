@@ -1,0 +1,61 @@
+// Rows whose keys several CTAs see: their pieces are added up by whoever comes last, or by a second
+// kernel, in an order that the lengths decide.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "gpu/check.h"
+
+namespace hyla::testing {
+namespace {
+
+using GpuAttentionPieces = Gpu;
+
+// From two pieces a row to one row with nearly all of them.
+const std::vector<std::string> kRows = {
+    "attention_decode:b=130,kvlen=40x130,", "attention_decode:b=130,kvlen=17x60+1500+20x69,",
+    "attention_decode:b=120,kvlen=4x20+200x2+5+90x97,", "attention_decode:b=3,kvlen=40+900+4,"};
+const std::vector<std::string> kShapes = {"hq=8,hk=1,d=256",        "hq=4,hk=2,d=256,kv=e4m3",
+                                          "hq=8,hk=4,d=128",        "hq=3,hk=1,d=64",
+                                          "hq=2,hk=2,d=96,kv=int8", "hq=8,hk=1,d=256,t=2"};
+
+TEST_F(GpuAttentionPieces, EveryShape) {
+  std::uint64_t seed = 9000;
+  for (const std::string& rows : kRows) {
+    for (const std::string& shape : kShapes) {
+      const std::string problem = rows + shape + ",page=16,seed=" + std::to_string(seed);
+      check_all(problem, ++seed % 2 == 0 ? CaseOptions{} : CaseOptions::drawn(seed));
+    }
+  }
+}
+
+TEST_F(GpuAttentionPieces, SameBitsEveryTime) {
+  for (const std::string& rows : kRows) {
+    check_repeats(rows + "hq=8,hk=1,d=256,page=16,seed=3");
+    check_repeats(rows + "hq=16,hk=4,d=128,kv=e4m3,seed=4");
+  }
+}
+
+// Words by which warps count themselves are as they were after each replay, whatever the lengths.
+TEST_F(GpuAttentionPieces, ACapturedGraphFollowsNewLengths) {
+  const auto call = [](const char* kvlen, int seed) {
+    return random_call(
+        parse_problem(std::string("attention_decode:b=120,hq=8,hk=1,d=128,page=16,kvlen=") + kvlen +
+                      ",seed=" + std::to_string(seed)));
+  };
+  // The first one has the most pages.
+  const Call first = call("300x119+2000", 1);
+  const DeviceCall gpu(first);
+  const cuda::Captured graph([&] { gpu.launch(""); });
+  for (const Call& next : {call("20x119+2000", 2), call("2000x2+1x118", 3), call("2000+150x119", 4),
+                           call("1x90+2000+1x29", 5), call("20x119+2000", 6)}) {
+    gpu.upload(next);
+    for (int i = 0; i < 3; ++i) graph.replay();
+    const Comparison comparison = Judge(next).compare(gpu.result());
+    EXPECT_TRUE(comparison.ok) << comparison.failure;
+  }
+}
+
+}  // namespace
+}  // namespace hyla::testing
