@@ -196,6 +196,7 @@ const std::vector<const char*> kGpu = {
     "norm_gated_rms:device=cuda",
     "norm_gated_rms:pdl=1,device=cuda",
     "attention_decode:b=64,kvlen=8192,page=64,device=cuda",
+    "attention_decode:b=64,kvlen=8192,page=256,device=cuda",
     "attention_decode:b=64,kvlen=8192,device=cuda",
     "attention_decode:b=128,hq=32,hk=8,d=128,kvlen=4096,page=64,device=cuda",
     "attention_decode:b=1,kvlen=131072,page=64,device=cuda",
