@@ -85,12 +85,14 @@ bool takes(const std::string& problem, const std::string& implementation) {
 }
 
 // Steps of 16 tokens in all their forms: one or several blocks of value rows a multiprocessor, more
-// CTAs than fit at once, value rows that are no multiple of a CTA's, one long sequence among them.
+// CTAs than fit at once, value rows that are no multiple of a CTA's, one long sequence among them;
+// CTAs that go through many tasks, some of which have no tokens.
 TEST_F(GpuPrefill, StepsOfSixteen) {
   std::uint64_t seed = 270;
   for (const char* shape : {"lens=15+16+17+0+150,hq=1,hv=2", "lens=40,hq=1,hv=34",
                             "lens=3x30+0x3+90+17x4,hq=1,hv=11,v=16", "lens=33+64,hq=1,hv=2,v=48",
-                            "lens=17x9,hq=1,hv=4,v=208"}) {
+                            "lens=17x9,hq=1,hv=4,v=208", "lens=17x20+0x4+40+1x12,hq=2,hv=6",
+                            "lens=5x20+17x6,hq=1,hv=4,v=256"}) {
     const std::string problem = std::string("gdn_prefill:") + shape;
     EXPECT_TRUE(takes(problem, "cuda_steps")) << problem;
     ++seed;
@@ -100,6 +102,7 @@ TEST_F(GpuPrefill, StepsOfSixteen) {
               CaseOptions::drawn(seed));
   }
   check_repeats("gdn_prefill:lens=64+7x20,hq=2,hv=4,seed=7");
+  check_repeats("gdn_prefill:lens=17x30+33x20,hq=2,hv=4,norm=1,gate=raw,beta=logit,seed=8");
 }
 
 TEST_F(GpuPrefill, EveryGate) {

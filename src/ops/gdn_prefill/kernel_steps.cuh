@@ -1,7 +1,7 @@
 // Short sequences: steps of 16 tokens, little code. A CTA has 64 value rows of one head of one
-// sequence, 16 a warp, which goes from step to step without waiting for the others (step_state.cuh).
-// What the tokens of a step need of each other is made in front of that, a step a warp
-// (step_chunk.cuh). All that a task begins with is asked for at once; several CTAs share a
+// sequence, 16 a warp, which goes from step to step without waiting for the others
+// (step_state.cuh). What the tokens of a step need of each other is made in front of that, a step a
+// warp (step_chunk.cuh). All that a task begins with is asked for at once; several CTAs share a
 // multiprocessor, so that one waits for memory while another one computes.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "ops/gdn_prefill/step_arguments.cuh"
 #include "ops/gdn_prefill/step_chunk.cuh"
 #include "ops/gdn_prefill/step_state.cuh"
+#include "ops/gdn_prefill/step_task.cuh"
 
 namespace hyla::gdn {
 
@@ -21,53 +22,6 @@ struct StepShared {
   unsigned char values[kStepThreads / 32][kStage * kStepValuePitch];
   float2 gate[kStepThreads / 32];  // rate and bias
 };
-
-// Usual: the indices that there are are plain ones, so that slots have 32 bits.
-template <bool Usual>
-struct StepTask {
-  using Slot = std::conditional_t<Usual, std::int32_t, std::int64_t>;
-  int begin, length;
-  Slot read, write;  // kNullSlot for none
-  bool from_pool;
-};
-
-template <class Slot>
-__device__ __forceinline__ Slot checked_slot(const StepArguments& a, Slot slot,
-                                             std::int64_t limit) {
-  const bool inside = slot >= a.first_slot && slot >= 0 && slot < limit;
-  return inside ? slot : static_cast<Slot>(core::kNullSlot);
-}
-
-template <bool Usual>
-__device__ __forceinline__ StepTask<Usual> find_step_task(const StepArguments& a, int row) {
-  using Slot = typename StepTask<Usual>::Slot;
-  StepTask<Usual> task;
-  std::int64_t begin, length;
-  if constexpr (Usual) {
-    const PlainIndices& x = a.indices;
-    const auto i = static_cast<std::int64_t>(row);
-    const std::int32_t* offsets = x.cu_seqlens + i * x.cu_stride;
-    const int first = offsets[0], end = offsets[x.cu_stride];
-    const int read = x.read[i * x.read_stride], write = x.write[i * x.write_stride];
-    const bool from_pool = x.starts[i * x.starts_stride] != 0;
-    begin = first, length = static_cast<std::int64_t>(end) - first;
-    task.read = x.has_read ? read : row;
-    task.write = x.has_write ? write : task.read;
-    task.from_pool = a.initial.present() && (!x.has_starts || from_pool);
-  } else {
-    const PrefillProblem& p = a.p;
-    begin = p.sequences.begin(row), length = p.sequences.length(row);
-    task.read = p.slots.raw_read(row), task.write = p.slots.raw_write(row);
-    task.from_pool = p.starts_from_pool(row);
-  }
-  begin = max(std::int64_t{0}, min(begin, a.tokens));
-  task.begin = static_cast<int>(begin);
-  task.length = static_cast<int>(max(std::int64_t{0}, min(length, a.tokens - begin)));
-  if (a.checks_read) task.read = checked_slot(a, task.read, a.read_limit);
-  task.write = a.final.present() ? checked_slot(a, task.write, a.write_limit)
-                                 : static_cast<Slot>(core::kNullSlot);
-  return task;
-}
 
 // v of a stage's tokens, the warp's 16 value rows; zero past the end.
 __device__ __forceinline__ void ask_values(const char* from, std::int64_t token_bytes, int rows,
@@ -136,18 +90,13 @@ __global__ void __launch_bounds__(kStepThreads, Usual ? kStepCtas : kStepCtas - 
     ask_values(a.v.at(token, a.by_v(head)) + 2 * value, a.v.token, left, values, lane);
   }
   StepState S;
-  if (task.from_pool && owns) {
-    load_step_state<Usual>(a.initial, step_state_offset(a.initial, task.read, head, value, lane),
-                           a.wide_initial, S);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) S[i / 4][i % 4] = 0.0f;
-  }
+  begin_state<Usual>(a.initial, task.from_pool && owns, a.wide_initial, task.read, head, value,
+                     lane, S);
   prefetch_task<Usual>(a, cta + a.ahead);
   ChunkInfo info;
   info.rate = info.bias = 0.0f;
   set_step_head(a.p, head, info);
-  s.gate[warp] = make_float2(info.rate, info.bias);  // registers are scarce
+  if (lane == 0) s.gate[warp] = make_float2(info.rate, info.bias);  // registers are scarce
   __syncwarp();
 
 #pragma unroll 1
@@ -167,12 +116,8 @@ __global__ void __launch_bounds__(kStepThreads, Usual ? kStepCtas : kStepCtas - 
       for (int i = 0; kStep * i < tokens; ++i) {
         take_step(s.chunks[i], at + static_cast<std::uint32_t>(step_block(lane)), S, lane);
         if (kStep * i + (lane >> 1) < tokens) {
-          uint4 o;
-          asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(o.x), "=r"(o.y), "=r"(o.z), "=r"(o.w)
-                       : "r"(at + (lane >> 1) * kStepValuePitch + 16 * (lane & 1))
-                       : "memory");
-          *reinterpret_cast<uint4*>(out) = o;
+          *reinterpret_cast<uint4*>(out) =
+              shared_words(at + (lane >> 1) * kStepValuePitch + 16 * (lane & 1));
         }
         at += kStep * kStepValuePitch;
         out += kStep * a.out.token;
@@ -187,8 +132,7 @@ __global__ void __launch_bounds__(kStepThreads, Usual ? kStepCtas : kStepCtas - 
     if (owns) ask_values(a.v.at(token, a.by_v(head)) + 2 * value, a.v.token, left, values, lane);
   }
   if (task.write != core::kNullSlot && owns) {
-    store_step_state<Usual>(a.final, step_state_offset(a.final, task.write, head, value, lane),
-                            a.wide_final, S);
+    store_step_state<Usual>(a.final, a.wide_final, task.write, head, value, lane, S);
   }
 }
 

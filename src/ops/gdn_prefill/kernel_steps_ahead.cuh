@@ -51,12 +51,8 @@ class AheadWalk {
     take_step(s.chunks[at], place(step) + static_cast<std::uint32_t>(step_block(lane)), S, lane);
     arch::arrive_warp(s.empty[at], lane);
     if (kStep * step + (lane >> 1) < length) {
-      uint4 o;
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(o.x), "=r"(o.y), "=r"(o.z), "=r"(o.w)
-                   : "r"(place(step) + own_row())
-                   : "memory");
-      *reinterpret_cast<uint4*>(out + kStep * step * a.out.token) = o;
+      *reinterpret_cast<uint4*>(out + kStep * step * a.out.token) =
+          shared_words(place(step) + own_row());
     }
     __syncwarp();
     ask(step + kAheadSteps);
@@ -128,13 +124,8 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
   const int value = first_value + 16 * warp;
   const bool owns = value < a.values;
   StepState S;
-  if (task.from_pool && owns) {
-    load_step_state<Usual>(a.initial, step_state_offset(a.initial, task.read, head, value, lane),
-                           a.wide_initial, S);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) S[i / 4][i % 4] = 0.0f;
-  }
+  begin_state<Usual>(a.initial, task.from_pool && owns, a.wide_initial, task.read, head, value,
+                     lane, S);
   AheadWalk<Io, Walkers> walk(s, a, task.begin, task.length, head, value, warp, lane);
   if (owns) {
 #pragma unroll 1
@@ -145,8 +136,7 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
 #pragma unroll 1
   for (int step = 0; kStep * step < task.length; ++step) walk.take(step, S);
   if (task.write != core::kNullSlot) {
-    store_step_state<Usual>(a.final, step_state_offset(a.final, task.write, head, value, lane),
-                            a.wide_final, S);
+    store_step_state<Usual>(a.final, a.wide_final, task.write, head, value, lane, S);
   }
 }
 

@@ -51,7 +51,9 @@ const char* prefill_split_refuses(const PrefillProblem& p, const Context& contex
     return "takes K up to 256, K and V multiples of 8";
   }
   if (!p.sequences.cu_seqlens.present()) return "takes sequences back to back";
-  if (p.checkpoint_offsets.present()) return "takes checkpoints every n tokens only";
+  if (p.checkpoint_offsets.present()) {
+    return "listed checkpoints may lie inside chunks, whose parts are not prepared";
+  }
   if (is_square(p.K, p.V) && p.sequences.rows * p.heads > device::multiprocessors(context)) {
     return "sequences times heads that keep every multiprocessor busy";
   }

@@ -1,5 +1,5 @@
-// The kernels of gdn.mtp (src/ops/gdn_mtp): 8 tokens at a time for short sequences, one at a time for
-// what chunks do not take.
+// The kernels of gdn.mtp (src/ops/gdn_mtp): 8 tokens at a time for short sequences, one at a time
+// for what chunks do not take.
 #include "device/launch.h"
 #include "ops/gdn_mtp/launch_mtp.h"
 #include "ops/gdn_prefill/launch_prefill.h"

@@ -3,6 +3,7 @@
 #include "device/alignment.h"
 #include "device/launch.h"
 #include "ops/gdn_prefill/kernel_steps_ahead.cuh"
+#include "ops/gdn_prefill/kernel_steps_stream.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/plan_shape.h"
 
@@ -25,6 +26,12 @@ bool is_wide(const PoolView& pool) {
   return !pool.present() ||
          (pool.k_stride == 1 && device::aligned(pool.data, 4 * size) && pool.slot_stride % 4 == 0 &&
           pool.head_stride % 4 == 0 && pool.v_stride % 4 == 0);
+}
+
+// Of float32 whose value rows are one piece of memory.
+bool is_dense(const PoolView& pool, std::int64_t K) {
+  return pool.dtype == DType::kFloat32 && is_wide(pool) && pool.v_stride == K &&
+         device::aligned(pool.data, 16);
 }
 
 bool is_usual(const PoolView& pool) {
@@ -87,24 +94,42 @@ StepArguments step_arguments(const PrefillProblem& p, int values) {
   a.scale = static_cast<float>(p.scale);
   a.eps = static_cast<float>(p.l2norm_eps);
   a.wide_initial = is_wide(p.initial), a.wide_final = is_wide(p.final);
-  a.dense_initial = p.initial.dtype == DType::kFloat32 && p.initial.k_stride == 1 &&
-                    p.initial.v_stride == p.K && device::aligned(p.initial.data, 16) &&
-                    p.initial.slot_stride % 4 == 0 && p.initial.head_stride % 4 == 0 &&
-                    p.V % kStepValues == 0;
+  a.dense_initial = is_dense(p.initial, p.K) && p.V % kStepValues == 0;
   a.p = p;
   return a;
+}
+
+bool streams(const PrefillProblem& p, int multiprocessors) {
+  return is_usual(p) && p.V % kStreamRows == 0 &&
+         (!p.initial.present() || is_dense(p.initial, p.K)) &&
+         2 * ctas_of(p, kStreamRows) > 3 * multiprocessors;
 }
 
 enum class Form {
   kTogether,     // a warp makes a step and walks; three CTAs a multiprocessor
   kAhead,        // some warps make, others walk; one CTA
   kAheadOfHalf,  // of half as many value rows
+  kStream,       // as kAhead, through many tasks
 };
 
 Form form_of(const PrefillProblem& p, const Context& context) {
   const int multiprocessors = device::multiprocessors(context);
   if (ctas_of(p, kStepValues / 2) <= multiprocessors) return Form::kAheadOfHalf;
-  return ctas_of(p, kStepValues) <= multiprocessors ? Form::kAhead : Form::kTogether;
+  if (ctas_of(p, kStepValues) <= multiprocessors) return Form::kAhead;
+  return streams(p, multiprocessors) ? Form::kStream : Form::kTogether;
+}
+
+template <class Io>
+void launch_stream(const PrefillProblem& p, const Context& context) {
+  StepArguments a = step_arguments(p, kStreamRows);
+  a.tasks = static_cast<int>(ctas_of(p, kStreamRows));
+  const int multiprocessors = device::multiprocessors(context);
+  const int most = multiprocessors * kStreamTasks;
+  device::LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(multiprocessors * ((a.tasks + most - 1) / most)));
+  shape.block = dim3(kStreamThreads);
+  shape.shared_bytes = sizeof(StreamShared<Io>);
+  device::launch(prefill_steps_stream<Io>, shape, a, context);
 }
 
 template <class Io, bool Usual>
@@ -128,12 +153,14 @@ void launch_form(const PrefillProblem& p, Form form, const Context& context) {
   }
 }
 
+template <class Io>
 void launch_form(const PrefillProblem& p, Form form, const Context& context) {
-  const bool bf16 = p.q.dtype == DType::kBFloat16;
-  if (is_usual(p)) {
-    (bf16 ? launch_form<__nv_bfloat16, true> : launch_form<__half, true>)(p, form, context);
+  if (form == Form::kStream) {
+    launch_stream<Io>(p, context);
+  } else if (is_usual(p)) {
+    launch_form<Io, true>(p, form, context);
   } else {
-    (bf16 ? launch_form<__nv_bfloat16, false> : launch_form<__half, false>)(p, form, context);
+    launch_form<Io, false>(p, form, context);
   }
 }
 
@@ -162,7 +189,12 @@ double prefill_steps_us(const PrefillProblem& p, const Context& context) {
 
 void launch_prefill_steps(const PrefillProblem& p, const Workspace&, const Context& context) {
   if (p.sequences.rows == 0) return;
-  launch_form(p, form_of(p, context), context);
+  const Form form = form_of(p, context);
+  if (p.q.dtype == DType::kBFloat16) {
+    launch_form<__nv_bfloat16>(p, form, context);
+  } else {
+    launch_form<__half>(p, form, context);
+  }
 }
 
 }  // namespace hyla::gdn

@@ -131,6 +131,22 @@ inline double block_at_us(const PlanShape& s) {
          limit_us(one, shared + last);
 }
 
+// Steps of 16 tokens of many tasks, a CTA a multiprocessor: a task takes its bytes or its steps.
+inline double stream_us(const PlanShape& s) {
+  const auto task = [&](double steps) {
+    return limit_us(4.2 + 0.27 * steps, 2.5 + (s.norm ? 1.14 : 1.09) * steps);
+  };
+  const double longest = task(static_cast<double>(PlanShape::divided(s.length(), 16)));
+  const double tasks = static_cast<double>(s.tasks()) * s.blocks / 2;
+  if (s.even(16)) return 3.0 + s.waves(tasks) * longest;
+  return 3.0 + tasks / s.multiprocessors * task(s.pieces(16) / s.row_count()) + longest;
+}
+
+// Are there so many that a CTA goes through several? States of 16 bits do not.
+inline bool streams_steps(const PlanShape& s) {
+  return !s.narrow_states && s.blocks % 2 == 0 && s.tasks() * s.blocks > 3 * s.multiprocessors;
+}
+
 // Steps of 16 tokens. With a multiprocessor for every 64 value rows they are made ahead, and a step is
 // a latency; otherwise some CTAs share one, loads, products and stores of all of them in turns.
 inline double steps_at_us(const PlanShape& s) {
@@ -141,6 +157,7 @@ inline double steps_at_us(const PlanShape& s) {
     return (halves ? 4.18 : 5.06) + (s.narrow_states ? 0.582 : 0.0) +
            steps * ((halves ? 0.58 : 0.672) + (s.norm ? 0.0416 : 0.0));
   }
+  if (streams_steps(s)) return stream_us(s);
   const double most = s.narrow_states ? 2 : 3;  // CTAs a multiprocessor at once
   const double step = s.narrow_states ? 0.73 : 0.854, shares = s.narrow_states ? 0.294 : 0.5;
   const double norm = s.norm ? 0.0556 : 0.0;

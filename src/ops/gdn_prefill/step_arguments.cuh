@@ -11,7 +11,8 @@ inline constexpr int kStageSteps = 4;  // steps whose keys are in shared memory 
 inline constexpr int kStage = kStep * kStageSteps;
 inline constexpr int kStepValues = 64;  // value rows of a CTA, 16 a warp
 inline constexpr int kStepThreads = 128;
-inline constexpr int kStepCtas = 3;  // a multiprocessor
+inline constexpr int kStepCtas = 3;       // a multiprocessor
+inline constexpr int kStreamTasks = 128;  // at most, of a CTA that goes through several
 
 // [tokens, heads, ..], strides in bytes.
 struct TokenBytes {
@@ -30,7 +31,8 @@ struct PlainIndices {
   bool has_read = false, has_write = false, has_starts = false;
 };
 
-// In the order in which a CTA needs them: a grid that starts finds none of it in the constant cache.
+// In the order in which a CTA needs them: a grid that starts finds none of it in the constant
+// cache.
 struct StepArguments {
   device::Divider by_blocks, by_heads;  // of CTAs: of value rows, then heads
   int blocks = 1, heads = 1;
@@ -45,6 +47,7 @@ struct StepArguments {
   bool wide_initial = false, wide_final = false;  // four keys at a time can be accessed
   int ahead = 0;               // CTAs between one and that which it prefetches for; 0: none
   bool dense_initial = false;  // float32 whose value rows are one piece of memory
+  int tasks = 0;               // blocks of value rows of heads of sequences
   PrefillProblem p;
 };
 

@@ -1,6 +1,6 @@
-// What 16 tokens of a head need of each other, made by one warp: keys, queries and keys transposed as
-// operands of mma, T', P and the factors of decay (the formulas of README.md for chunks of 16). The
-// inverse is a substitution in float32, so only the range of the operands' type limits growth.
+// What 16 tokens of a head need of each other, made by one warp: keys, queries and keys transposed
+// as operands of mma, T', P and the factors of decay (the formulas of README.md for chunks of 16).
+// The inverse is a substitution in float32, so only the range of the operands' type limits growth.
 #pragma once
 
 #include "arch/matrix.cuh"
@@ -22,7 +22,6 @@ template <class Io>
 struct alignas(16) StepChunk {
   // Of keys 16 m + 4 t ... + 3, lane 4 g + t: tokens g and g + 8.
   uint4 keys[8][kColumnPitch / 16], queries[8][kColumnPitch / 16];
-  uint4 turned[8][32];                         // keys with tokens as the inner dimension
   uint4 scores[32];                            // P
   alignas(16) Io inverse[kStep * kStepPitch];  // T'
   float entry[kStep];                          // 2^g a
@@ -43,15 +42,16 @@ __device__ __forceinline__ std::uint32_t inverse_row(int lane) {
          2;
 }
 
-// Where a lane's row of the matrices of 16 columns lies: in the order of a right operand over columns,
-// and in that of a left one, which, transposed, is a right one over tokens.
+// Where a lane's row of the matrices of 16 columns lies: in the order of a right operand over
+// columns, and in that of a left one, which, transposed, is a right one over tokens.
 __device__ __forceinline__ std::uint32_t over_columns(int lane) { return 16 * lane; }
 __device__ __forceinline__ std::uint32_t over_tokens(int lane) {
   const int matrix = lane >> 3;
   return 16 * ((lane & 7) + 8 * (matrix == 1 ? 2 : matrix == 2 ? 1 : matrix));
 }
 
-// What a lane asks for of the tokens of a step: columns 8 (lane % 16) ... + 7 of tokens lane / 16 + 2 i.
+// What a lane asks for of the tokens of a step: columns 8 (lane % 16) ... + 7 of tokens lane / 16 +
+// 2 i.
 struct StepWords {
   uint4 k[8], q[8];
   std::uint32_t gate;  // lanes 0-15: of a gate; lanes 16-31: of a beta

@@ -1,7 +1,7 @@
 // S^T of 16 value rows by 128 keys in the accumulators of a warp, and what 16 tokens do to it. With
 // lane = 4 g + t, S[j] holds value rows g and g + 8 of two keys each; which keys is free as long as
-// keys and queries agree: those of S[2 m] and S[2 m + 1] are 16 m + 4 t ... 16 m + 4 t + 3, four in a
-// row of memory.
+// keys and queries agree: those of S[2 m] and S[2 m + 1] are 16 m + 4 t ... 16 m + 4 t + 3, four in
+// a row of memory.
 #pragma once
 
 #include "arch/matrix.cuh"
@@ -16,109 +16,136 @@ using StepState = float[16][4];
 
 namespace step {
 
-template <class T, bool Wide>
-__device__ __forceinline__ void load(const PoolView& pool, std::int64_t offset, bool wide,
-                                     StepState& S) {
-  const T* from = static_cast<const T*>(pool.data) + offset;
+// access(address, m, row) for the lane's runs of four keys, those of S[2 m] and S[2 m + 1] from
+// `row` on. Wide: they are neighbours in memory.
+template <class T, bool Wide, class Access>
+__device__ __forceinline__ void each_four(const PoolView& pool, std::int64_t offset,
+                                          Access access) {
+  T* at = static_cast<T*>(pool.data) + offset;
+  const std::int64_t stride = Wide ? 1 : pool.k_stride;
 #pragma unroll
   for (int row = 0; row < 4; row += 2) {
-    if (Wide || wide) {
 #pragma unroll
-      for (int m = 0; m < 8; ++m) {
-        device::Pack<T, 4> four;
-        four.load(from + 16 * m);
-        float x[4];
-        four.unpack(x);
-        S[2 * m][row] = x[0], S[2 * m][row + 1] = x[1];
-        S[2 * m + 1][row] = x[2], S[2 * m + 1][row + 1] = x[3];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int m = i >> 2, key = i & 3;
-        S[2 * m + (key >> 1)][row + (key & 1)] =
-            device::to_float(from[(16 * m + key) * pool.k_stride]);
-      }
-    }
-    from += 8 * pool.v_stride;
+    for (int m = 0; m < 8; ++m) access(at + 16 * m * stride, m, row);
+    at += 8 * pool.v_stride;
   }
 }
 
 template <class T, bool Wide>
-__device__ __forceinline__ void store(const PoolView& pool, std::int64_t offset, bool wide,
-                                      const StepState& S) {
-  T* to = static_cast<T*>(pool.data) + offset;
+__device__ __forceinline__ void get_four(const T* from, std::int64_t stride, float (&x)[4]) {
+  if constexpr (Wide) {
+    device::Pack<T, 4> four;
+    four.load(from);
+    four.unpack(x);
+  } else {
 #pragma unroll
-  for (int row = 0; row < 4; row += 2) {
-    if (Wide || wide) {
+    for (int i = 0; i < 4; ++i) x[i] = device::to_float(from[i * stride]);
+  }
+}
+
+template <class T, bool Wide>
+__device__ __forceinline__ void put_four(T* to, std::int64_t stride, const float (&x)[4]) {
+  if constexpr (Wide) {
+    device::Pack<T, 4> four;
+    four.pack(x);
+    four.store(to);
+  } else {
 #pragma unroll
-      for (int m = 0; m < 8; ++m) {
-        const float x[4] = {S[2 * m][row], S[2 * m][row + 1], S[2 * m + 1][row],
-                            S[2 * m + 1][row + 1]};
-        device::Pack<T, 4> four;
-        four.pack(x);
-        four.store(to + 16 * m);
+    for (int i = 0; i < 4; ++i) to[i * stride] = device::from_float<T>(x[i]);
+  }
+}
+
+// Usual: float32, keys contiguous and aligned.
+template <bool Usual, class Body>
+__device__ __forceinline__ void with_type(const PoolView& pool, bool wide, Body body) {
+  if constexpr (Usual) {
+    body.template operator()<float, true>();
+  } else {
+    const auto of = [&]<class T>() {
+      if (wide) {
+        body.template operator()<T, true>();
+      } else {
+        body.template operator()<T, false>();
       }
+    };
+    if (pool.dtype == DType::kFloat32) {
+      of.template operator()<float>();
+    } else if (pool.dtype == DType::kBFloat16) {
+      of.template operator()<__nv_bfloat16>();
     } else {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int m = i >> 2, key = i & 3;
-        to[(16 * m + key) * pool.k_stride] =
-            device::from_float<T>(S[2 * m + (key >> 1)][row + (key & 1)]);
-      }
+      of.template operator()<__half>();
     }
-    to += 8 * pool.v_stride;
   }
 }
 
 }  // namespace step
 
-// `v`: the warp's first value row. Usual: float32, keys contiguous and aligned.
+// `v`: the warp's first value row.
 __device__ __forceinline__ std::int64_t step_state_offset(const PoolView& pool, std::int64_t slot,
                                                           int head, int v, int lane) {
   return slot * pool.slot_stride + head * pool.head_stride + (v + (lane >> 2)) * pool.v_stride +
          4 * (lane & 3) * pool.k_stride;
 }
 
+__device__ __forceinline__ void set_four(StepState& S, int m, int row, const float (&x)[4]) {
+  S[2 * m][row] = x[0], S[2 * m][row + 1] = x[1];
+  S[2 * m + 1][row] = x[2], S[2 * m + 1][row + 1] = x[3];
+}
+
+// Of a slot, or zero.
 template <bool Usual>
-__device__ __forceinline__ void load_step_state(const PoolView& pool, std::int64_t offset,
-                                                bool wide, StepState& S) {
-  if constexpr (Usual) {
-    step::load<float, true>(pool, offset, true, S);
-  } else if (pool.dtype == DType::kFloat32) {
-    step::load<float, false>(pool, offset, wide, S);
-  } else if (pool.dtype == DType::kBFloat16) {
-    step::load<__nv_bfloat16, false>(pool, offset, wide, S);
-  } else {
-    step::load<__half, false>(pool, offset, wide, S);
+__device__ __forceinline__ void begin_state(const PoolView& pool, bool from_pool, bool wide,
+                                            std::int64_t slot, int head, int v, int lane,
+                                            StepState& S) {
+  if (!from_pool) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) S[i / 4][i % 4] = 0.0f;
+    return;
   }
+  const std::int64_t offset = step_state_offset(pool, slot, head, v, lane);
+  step::with_type<Usual>(pool, wide, [&]<class T, bool Wide>() {
+    step::each_four<T, Wide>(pool, offset, [&](const T* from, int m, int row) {
+      float x[4];
+      step::get_four<T, Wide>(from, pool.k_stride, x);
+      set_four(S, m, row, x);
+    });
+  });
 }
 
 template <bool Usual>
-__device__ __forceinline__ void store_step_state(const PoolView& pool, std::int64_t offset,
-                                                 bool wide, const StepState& S) {
-  if constexpr (Usual) {
-    step::store<float, true>(pool, offset, true, S);
-  } else if (pool.dtype == DType::kFloat32) {
-    step::store<float, false>(pool, offset, wide, S);
-  } else if (pool.dtype == DType::kBFloat16) {
-    step::store<__nv_bfloat16, false>(pool, offset, wide, S);
-  } else {
-    step::store<__half, false>(pool, offset, wide, S);
-  }
+__device__ __forceinline__ void store_step_state(const PoolView& pool, bool wide, std::int64_t slot,
+                                                 int head, int v, int lane, const StepState& S) {
+  const std::int64_t offset = step_state_offset(pool, slot, head, v, lane);
+  step::with_type<Usual>(pool, wide, [&]<class T, bool Wide>() {
+    step::each_four<T, Wide>(pool, offset, [&](T* to, int m, int row) {
+      const float x[4] = {S[2 * m][row], S[2 * m][row + 1], S[2 * m + 1][row],
+                          S[2 * m + 1][row + 1]};
+      step::put_four<T, Wide>(to, pool.k_stride, x);
+    });
+  });
 }
 
 // 16 tokens of the warp's value rows: v in front, o behind. Rows of 48 bytes, so that eight of them
 // lie in different banks.
 inline constexpr int kStepValuePitch = 48;
 
+// 16 bytes of o, behind the stores of other lanes.
+__device__ __forceinline__ uint4 shared_words(std::uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+
 // Where the lane's row of a 16 x 16 block of tokens by values lies, for transposing accesses.
 __device__ __forceinline__ int step_block(int lane) {
   return ((lane & 7) + (lane >> 4) * 8) * kStepValuePitch + (lane >> 3 & 1) * 16;
 }
 
-// S after the tokens of `c`; `values`: address of their v, where their o is afterwards. Operands come
-// three products ahead: there may be one warp a scheduler.
+// S after the tokens of `c`; `values`: address of their v, where their o is afterwards. Operands
+// come three products ahead: there may be one warp a scheduler.
 template <class Io>
 __device__ __forceinline__ void take_step(const StepChunk<Io>& c, std::uint32_t values,
                                           StepState& S, int lane) {

@@ -1,4 +1,5 @@
-// The implementations of gdn.prefill: those on tiles by the cost model, then the others, best first; and the public entry points over them.
+// The implementations of gdn.prefill: those on tiles by the cost model, then the others, best
+// first; and the public entry points over them.
 #include <hyla/backend.h>
 
 #include "core/table.h"
