@@ -60,6 +60,8 @@ if [ "$failed" = 0 ] && command -v compute-sanitizer >/dev/null 2>&1; then
     echo "gpu-check: ${tools[$i]}"
     tail -n 40 "$logs/${tools[$i]}"
   done
+elif [ "$failed" = 0 ]; then
+  echo "gpu-check: not run under compute-sanitizer, which is not here" >&2
 fi
 
 digest=$(scripts/sources_digest.sh)
