@@ -84,14 +84,14 @@ inline double fused_at_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double busy = std::min(1.0, tasks / s.multiprocessors);
-  const double chunk = (s.norm ? 2.65 : 2.36) * (1 + 0.0725 * busy);
-  const double task = (s.reads_states ? 5.86 : 3.3) * busy + (s.narrow_states ? 1.0 : 0.0);
+  const double chunk = (s.norm ? 2.65 : 2.37) * (1 + 0.0701 * busy);
+  const double task = (s.reads_states ? 5.96 : 3.3) * busy + (s.narrow_states ? 1.0 : 0.0);
   const double one = s.chunks() * chunk + task;
   const double shared =
       (s.all_chunks() * chunk + rows * task) * static_cast<double>(s.heads) / s.multiprocessors;
-  const double tail = tasks > s.multiprocessors ? 0.552 * s.all_chunks() / rows * chunk : 0;
+  const double tail = tasks > s.multiprocessors ? 0.464 * s.all_chunks() / rows * chunk : 0;
   const double us =
-      8.79 + 0.0424 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
+      8.79 + 0.0501 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
   LongPlan plan;
   const int most = long_rows(plan, s.rows, s.heads, s.tokens, s.told(), s.multiprocessors);
   if (most == 0) return us;
@@ -114,7 +114,7 @@ inline double fused_at_us(const PlanShape& s) {
       with = std::min(with, plan.cost(count, prepared, length(0), length(count), parts));
     }
   }
-  return kLook + (LongPlan::pays(with, without) ? 5.34 + 0.0103 * static_cast<double>(with) : us);
+  return kLook + (LongPlan::pays(with, without) ? 11.7 + 0.00983 * static_cast<double>(with) : us);
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
@@ -122,12 +122,12 @@ inline double block_at_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
   const double ctas = tasks * s.blocks * 2;
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
-  const double one = static_cast<double>(PlanShape::divided(s.length(), 8)) *
-                     (1.76 + 0.149 * on_one + (s.norm ? 0.0909 : 0.0));
+  const double one =
+      static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.53 + 0.154 * on_one);
   const double shared =
-      0.462 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
-  const double last = ctas > 6.0 * s.multiprocessors ? 0.346 * one : 0.0;
-  return (s.narrow_states ? 2.81 : 3.35) + (s.narrow_states ? 0.0146 : 0.017) * tasks +
+      0.472 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
+  const double last = ctas > 6.0 * s.multiprocessors ? 0.326 * one : 0.0;
+  return (s.narrow_states ? 3.34 : 3.99) + (s.narrow_states ? 0.0128 : 0.0157) * tasks +
          limit_us(one, shared + last);
 }
 
@@ -154,35 +154,35 @@ inline double steps_at_us(const PlanShape& s) {
   const double ctas = static_cast<double>(s.tasks()) * s.blocks;
   if (ctas <= s.multiprocessors) {
     const bool halves = 2 * ctas <= s.multiprocessors;
-    return (halves ? 4.18 : 5.06) + (s.narrow_states ? 0.582 : 0.0) +
-           steps * ((halves ? 0.58 : 0.672) + (s.norm ? 0.0416 : 0.0));
+    return (halves ? 4.13 : 5.05) + (s.narrow_states ? 0.549 : 0.0) +
+           steps * ((halves ? 0.582 : 0.672) + (s.norm ? 0.0398 : 0.0));
   }
   if (streams_steps(s)) return stream_us(s);
   const double most = s.narrow_states ? 2 : 3;  // CTAs a multiprocessor at once
-  const double step = s.narrow_states ? 0.73 : 0.854, shares = s.narrow_states ? 0.294 : 0.5;
-  const double norm = s.norm ? 0.0556 : 0.0;
+  const double step = s.narrow_states ? 0.767 : 0.856, shares = s.narrow_states ? 0.289 : 0.5;
+  const double norm = s.norm ? 0.0352 : 0.0;
   const auto cta = [&](double at_once, double count) {
-    return (s.narrow_states ? 0.18 : 0.495) + (s.narrow_states ? 2.11 : 1.97) * at_once +
+    return (s.narrow_states ? 1.74 : 0.0) + (s.narrow_states ? 1.29 : 2.12) * at_once +
            count * (step + (shares + norm) * at_once);
   };
   const double on_one = ctas / s.multiprocessors, mean = s.pieces(16) / s.row_count();
   const double full = std::floor(on_one / most), rest = on_one - most * full;
-  const double base = 2.46;
+  const double base = 2.31;
   if (s.even(16)) {
     const double last = rest > 0 ? cta(std::ceil(rest), steps) : 0.0;
-    return base + full * cta(most, steps) + (full > 0 ? 1.07 : 1.0) * last;
+    return base + full * cta(most, steps) + (full > 0 ? 0.978 : 1.0) * last;
   }
   // The longest has its multiprocessor for itself when the others have ended.
   const double beside = (std::min(most, std::ceil(on_one)) - 1.0) * mean / steps;
-  return base + limit_us(cta(1.0 + 0.934 * beside, steps), on_one / most * cta(most, mean) * 1.08);
+  return base + limit_us(cta(1.0 + 0.998 * beside, steps), on_one / most * cta(most, mean) * 1.06);
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
 inline double vk_at_us(const PlanShape& s) {
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
-  const double one = static_cast<double>(s.length()) * (s.norm ? 0.705 : 0.57);
-  return 2.62 + limit_us(one, s.pieces(1) * rows * 0.00362) +
-         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00701 : 0.0224);
+  const double one = static_cast<double>(s.length()) * (s.norm ? 0.602 : 0.538);
+  return 3.15 + limit_us(one, s.pieces(1) * rows * 0.00367) +
+         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00759 : 0.0244);
 }
 
 // With what is known of the lengths.
@@ -194,10 +194,10 @@ inline double vk_us(const PlanShape& s) { return over_lengths(s, vk_at_us); }
 // T', P and factors of all chunks, four warpgroups a multiprocessor: the first chunk is a latency, and
 // the more there are the better they fill each other's gaps.
 inline double prepare_us(const PlanShape& s) {
-  const double each = (s.wide() ? 5.23 : 3.44) * (s.norm ? 1.07 : 1.0);
+  const double each = (s.wide() ? 4.65 : 3.24) * (s.norm ? 1.08 : 1.0);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 2.65e6;
-  return limit_us(each * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.824),
+  constexpr double kBytesPerUs = 2.66e6;
+  return limit_us(each * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.843),
                   chunks * s.key_bytes / kBytesPerUs);
 }
 
@@ -208,21 +208,22 @@ struct Walks {
 };
 
 // `ctas` of one or two blocks walk over chunks with outputs, the busiest multiprocessor over `chunks`; no
-// faster than the memory.
-inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta) {
+// faster than the memory, of which they ask for `again` times the bytes.
+inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
+                        double again = 1.0) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.53 : 1.55) : crowded ? 1.07 : 1.05;
-  const double wide = blocks_a_cta == 2 ? 2.54 : crowded ? 1.42 : 1.45;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.55 : 1.54) : crowded ? 1.06 : 1.06;
+  const double wide = blocks_a_cta == 2 ? 2.62 : crowded ? 1.44 : 1.46;
   // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for more
   // than the memory has.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 4.28e6, kCachedBytesPerUs = 5.73e6;
+  constexpr double kBytesPerUs = 4.51e6, kCachedBytesPerUs = 6.02e6;
   const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;
   const double cached =
       all * (s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes) / kCachedBytesPerUs;
   const double busy = std::min(1.0, ctas / s.multiprocessors);
   return limit_us(chunks * (s.wide() ? wide : narrow),
-                  std::max(memory, cached) * busy * busy * busy);
+                  again * std::max(memory, cached) * busy * busy * busy);
 }
 
 // One walk, or two parts of which the second catches up without outputs, in 3/4 of the time.
@@ -231,15 +232,16 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / rows);
-  double us = 10.1 + 0.0163 * rows + (s.narrow_states ? 1.0 : 0.0) +
-              (s.wide() ? 5.86 + 0.126 * tasks
-                        : 0.000242 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-              (s.wide() ? 5.67 : 2.0) * (s.waves(ctas) - 1);
-  us += prepare_us(s) + serial_us(s, ctas, parts == 2 ? 0.789 * walk : walk, blocks_a_cta);
+  double us = 10.4 + 0.0191 * rows + (s.narrow_states ? 1.0 : 0.0) +
+              (s.wide() ? 5.75 + 0.128 * tasks
+                        : 0.000243 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+              (s.wide() ? 5.66 : 2.0) * (s.waves(ctas) - 1);
+  us += prepare_us(s) +
+        serial_us(s, ctas, parts == 2 ? 0.784 * walk : walk, blocks_a_cta, parts == 2 ? 1.24 : 1.0);
   // So few chunks that the second kernel starts beside the first.
   const bool beside =
       s.all_chunks() * static_cast<double>(s.heads) <= 4 * (s.multiprocessors - ctas);
-  return us - (beside ? 1.84 : 0.0);
+  return us - (beside ? 1.91 : 0.0);
 }
 
 inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
@@ -285,13 +287,13 @@ inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const double walked = 2 * (states * (parts - 1) + heavy * each * (parts - 2));
   // Those that do not fit at once begin when segments that forget have ended.
   const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
-  const double transfer = 0.879 * limit_us(longest, 0.562 * walked / s.multiprocessors) +
-                          (second ? 0.436 * std::min(longest, kRemembered) : 0.0);
+  const double transfer = 0.885 * limit_us(longest, 0.564 * walked / s.multiprocessors) +
+                          (second ? 0.418 * std::min(longest, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.35 : 2.21) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.34 : 2.25) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 16.8 + 0.0245 * rows + 0.232 * tasks + 0.0897 * tasks * parts + prepare_us(s) + transfer +
-         between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
+  return 17.0 + 0.19 * tasks + 0.105 * tasks * parts + prepare_us(s) + transfer + between +
+         serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
 
 inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
