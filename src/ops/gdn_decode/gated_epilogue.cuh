@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "arch/cluster.cuh"
+#include "arch/cluster_arrival.cuh"
 #include "arch/registers.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
@@ -21,10 +22,11 @@ struct NoHeadValues {};
 template <bool Gated>
 using HeadValuesIf = std::conditional_t<Gated, HeadValues, NoHeadValues>;
 
-// What the other warps do for it: they arrive at the cluster's barrier early and wait late.
+// Nobody sends before the first CTA's barrier is there: all warps arrive early, the one that sends
+// waits late. Relaxed, because a release waits for the state's loads.
 template <int Ctas>
 __device__ __forceinline__ void arrive_for_head() {
-  if constexpr (Ctas > 1) arch::arrive_at_cluster();
+  if constexpr (Ctas > 1) arch::arrive_at_cluster_relaxed();
 }
 template <int Ctas>
 __device__ __forceinline__ void wait_for_head() {

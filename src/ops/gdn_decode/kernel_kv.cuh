@@ -19,7 +19,7 @@ namespace hyla::gdn {
 
 template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_,
           bool Early_ = false, bool Spread_ = false, bool Again_ = false, int Resident_ = 0,
-          bool Gated_ = false>
+          bool Gated_ = false, bool Staged_ = false>
 struct DecodeKvPolicy {
   using State = State_;
   using Io = Io_;
@@ -36,10 +36,14 @@ struct DecodeKvPolicy {
   static constexpr bool kServed = Served_;  // the warp without lines sums the columns for all
   static constexpr bool kEarly = Early_;    // and does it while they make their sums with q
   static constexpr bool kSpread = Spread_;  // or they do, one sum a thread
-  static constexpr bool kAgain = Again_ && sizeof(State) == 2;  // forget()
+  static constexpr bool kStaged = Staged_;  // the state waits in shared memory
+  static constexpr bool kAgain = Again_ && sizeof(State) == 2 && !kStaged;  // forget()
   static constexpr int kCtas = Resident_ > 0 ? Resident_ / (kWarps + 1) : kWarps > 8 ? 1 : 0;
   static constexpr bool kGated = Gated_;  // gated_epilogue.cuh
   static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kColumns>;
+  using Lines = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps>,
+                                   RegisterPieces<State, kLoads>>;
+  static constexpr int kStageBytes = kStaged ? 16 * kLoads * 32 * kWarps : 0;  // dynamic
   static_assert(kWarps >= 1 && kK % kLines == 0);
   static_assert(kServed || (!kEarly && !kSpread));
   static_assert(!kSpread || (!kEarly && 2 * kColumns < kThreads));
@@ -142,8 +146,10 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
       v_bits[i] = static_cast<const Io*>(a.v)[at<O>(a.v_stride, row, head) + first_column + column];
     }
   }
-  if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
-  const TokenScalars token = make_scalars<O, Io, P::kK>(a, row, head, key_head_of(a, head), lane);
+  const TokenScalars token =
+      make_scalars<O, Io, P::kK, false>(a, row, head, key_head_of(a, head), lane, [&] {
+        if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
+      });
   float v[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
@@ -201,6 +207,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
   using Io = typename P::Io;
   constexpr Options O = P::kOptions;
   __shared__ KvShared<P> shared;
+  static_assert(sizeof(shared) + P::kStageBytes <= 48 << 10, "more must be asked for at a launch");
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   if (arch::uniform(static_cast<std::uint32_t>(warp)) == P::kWarps) {
     serve_columns<P>(a, shared, lane);
@@ -222,12 +229,13 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
   const auto in_slot = [&](Slot<O> s) {
     return static_cast<State*>(a.state) + offset + static_cast<std::int64_t>(s) * a.slot_stride;
   };
-  device::Pack<State, P::kChunk> lines[P::kLoads];
+  typename P::Lines lines;
+  if constexpr (P::kStaged) lines.own = decode_stage + threadIdx.x;
   {
     const bool now = !indirect && !is_null<O>(a, row);
     const State* from = in_slot(row);
 #pragma unroll
-    for (int i = 0; i < P::kLoads; ++i) lines[i].load_if(now, from + i * line_stride);
+    for (int i = 0; i < P::kLoads; ++i) lines.load_if(i, now, from + i * line_stride);
   }
   __syncwarp();  // keeps the order of the requests
   const std::uint32_t key_head = key_head_of(a, head);
@@ -242,12 +250,13 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
     const State* from = in_slot(slot);
 #pragma unroll
     for (int i = 0; i < P::kLoads; ++i) {
-      load_or_keep(lines[i], indirect && !padding, from + i * line_stride);
+      lines.load_or_keep(i, indirect && !padding, from + i * line_stride);
     }
   }
   const Slot<O> write = write_slot<O>(a, row, slot);
 
   arrive_for_head<P::kHeadCtas>();
+  lines.wait();
   float k[P::kLoads], q[P::kLoads];
   k_bits.unpack(k);
   q_bits.unpack(q);
@@ -255,7 +264,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
 #pragma unroll
   for (int i = 0; i < P::kLoads; ++i) {
     float s[P::kChunk];
-    lines[i].unpack(s);
+    lines.piece(i).unpack(s);
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) {
       k_dot[j] += s[j] * k[i];
@@ -269,7 +278,6 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
     sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
     __syncthreads();
   }
-  wait_for_head<P::kHeadCtas>();
   if (padding) return;  // the whole grid row
   float step[P::kChunk];
   if constexpr (P::kServed) {
@@ -277,7 +285,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
 #pragma unroll
       for (int i = 0; i < P::kLoads; ++i) {
         float s[P::kChunk];
-        lines[i].unpack(s);
+        lines.piece(i).unpack(s);
 #pragma unroll
         for (int j = 0; j < P::kChunk; ++j) q_dot[j] += s[j] * q[i];
       }
@@ -303,7 +311,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
   State* to = in_slot(write);
   if constexpr (P::kAgain) {
 #pragma unroll
-    for (int i = 0; i < P::kLoads; ++i) forget(lines[i], shared.again);
+    for (auto& line : lines.pieces) forget(line, shared.again);
     forget(k_bits, shared.again);
     k_bits.unpack(k);
   }
@@ -311,11 +319,12 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
 #pragma unroll
   for (int i = 0; i < P::kLoads; ++i) {
     float s[P::kChunk];
-    lines[i].unpack(s);
+    auto line = lines.piece(i);
+    line.unpack(s);
 #pragma unroll
     for (int j = 0; j < P::kChunk; ++j) s[j] = alpha * s[j] + k[i] * step[j];
-    lines[i].pack(s);
-    store_whole(lines[i], to + i * line_stride);
+    line.pack(s);
+    store_whole(line, to + i * line_stride);
   }
 }
 

@@ -16,7 +16,8 @@
 namespace hyla::gdn {
 
 template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, int Warps_,
-          int Parts_ = 1, bool Again_ = false, bool Gated_ = false>
+          int Parts_ = 1, bool Again_ = false, bool Gated_ = false, bool Staged_ = false,
+          int Resident_ = 0>
 struct DecodeVkPolicy {
   using State = State_;
   using Io = Io_;
@@ -30,13 +31,19 @@ struct DecodeVkPolicy {
   static constexpr int kLanes = kPart / kChunk < Lanes_ ? kPart / kChunk : Lanes_;
   static constexpr int kChunks = kPart / (kChunk * kLanes);  // accesses of a lane in one row
   static constexpr int kRowsPerLane = kLoads / kChunks;
+  static constexpr int kSummedRows = kRowsPerLane < 8 ? kRowsPerLane : 8;  // at once, where served
   static constexpr int kRowsPerAccess = 32 / kLanes;
   static constexpr int kRows = kRowsPerLane * kRowsPerAccess;  // value rows a warp owns
   static constexpr int kRowsOfCta = kRows * (kWarps / kParts);
   static constexpr int kColumns = kChunk * kChunks;  // K elements a lane holds
   static constexpr bool kGated = Gated_;             // gated_epilogue.cuh
   static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kRowsOfCta>;
-  static constexpr bool kAgain = Again_ && sizeof(State) == 2;  // forget(), where served
+  static constexpr bool kStaged = Staged_;  // the state waits in shared memory, where served
+  static constexpr bool kAgain = Again_ && sizeof(State) == 2 && !kStaged;  // forget(), likewise
+  static constexpr int kCtas = Resident_ / (kWarps + 1);
+  using Pieces = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps>,
+                                    RegisterPieces<State, kLoads>>;
+  static constexpr int kStageBytes = kStaged ? 16 * kLoads * 32 * kWarps : 0;  // dynamic
   static_assert(kRowsPerLane <= kLanes && kRowsPerLane >= 1);
   static_assert(kWarps % kParts == 0);
 
@@ -78,8 +85,11 @@ struct KeyBits {
 template <class P>
 struct VkRows {
   using State = typename P::State;
-  device::Pack<State, P::kChunk> chunks[P::kRowsPerLane][P::kChunks];
+  typename P::Pieces pieces;
 
+  __device__ __forceinline__ auto chunk(int r, int c) const {
+    return pieces.piece(r * P::kChunks + c);
+  }
   static __device__ __forceinline__ std::int64_t place(int r, int c, std::int64_t line_stride) {
     return r * P::kRowsPerAccess * line_stride + c * P::kLanes * P::kChunk;
   }
@@ -90,7 +100,7 @@ struct VkRows {
     for (int r = 0; r < P::kRowsPerLane; ++r) {
 #pragma unroll
       for (int c = 0; c < P::kChunks; ++c) {
-        chunks[r][c].load_if(condition, from + place(r, c, line_stride));
+        pieces.load_if(r * P::kChunks + c, condition, from + place(r, c, line_stride));
       }
     }
   }
@@ -100,16 +110,13 @@ struct VkRows {
     for (int r = 0; r < P::kRowsPerLane; ++r) {
 #pragma unroll
       for (int c = 0; c < P::kChunks; ++c) {
-        gdn::load_or_keep(chunks[r][c], condition, from + place(r, c, line_stride));
+        pieces.load_or_keep(r * P::kChunks + c, condition, from + place(r, c, line_stride));
       }
     }
   }
   __device__ __forceinline__ void forget_all(const UnpackAgain& again) {
 #pragma unroll
-    for (auto& row : chunks) {
-#pragma unroll
-      for (auto& chunk : row) forget(chunk, again);
-    }
+    for (auto& piece : pieces.pieces) forget(piece, again);
   }
   // Row r becomes alpha S + step k in `to`.
   template <bool Whole>
@@ -119,34 +126,35 @@ struct VkRows {
 #pragma unroll
     for (int c = 0; c < P::kChunks; ++c) {
       float s[P::kChunk];
-      chunks[r][c].unpack(s);
+      auto piece = chunk(r, c);
+      piece.unpack(s);
 #pragma unroll
       for (int i = 0; i < P::kChunk; ++i) s[i] = alpha * s[i] + step * k[c * P::kChunk + i];
-      chunks[r][c].pack(s);
+      piece.pack(s);
       if constexpr (Whole) {
-        store_whole(chunks[r][c], to + place(r, c, line_stride));
+        store_whole(piece, to + place(r, c, line_stride));
       } else {
-        chunks[r][c].store(to + place(r, c, line_stride));
+        piece.store(to + place(r, c, line_stride));
       }
     }
   }
 };
 
-// Sums over a group: lane l holds those of row l % kRowsPerLane.
+// Sums over a group: lane l holds those of row first + l % kSummedRows.
 template <class P>
 struct RowSums {
   float k, q;
 
   __device__ __forceinline__ RowSums(const VkRows<P>& rows, const float (&key)[P::kColumns],
-                                     const float (&query)[P::kColumns]) {
-    float k_dot[P::kRowsPerLane], q_dot[P::kRowsPerLane];
+                                     const float (&query)[P::kColumns], int first = 0) {
+    float k_dot[P::kSummedRows], q_dot[P::kSummedRows];
 #pragma unroll
-    for (int r = 0; r < P::kRowsPerLane; ++r) {
+    for (int r = 0; r < P::kSummedRows; ++r) {
       k_dot[r] = q_dot[r] = 0;
 #pragma unroll
       for (int c = 0; c < P::kChunks; ++c) {
         float s[P::kChunk];
-        rows.chunks[r][c].unpack(s);
+        rows.chunk(first + r, c).unpack(s);
 #pragma unroll
         for (int i = 0; i < P::kChunk; ++i) {
           k_dot[r] += s[i] * key[c * P::kChunk + i];
@@ -201,9 +209,13 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
       v_bits[i] = static_cast<const Io*>(a.v)[at<O>(a.v_stride, row, head) + value_of(i)];
     }
   }
-  if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
   const TokenScalars token =
-      make_scalars<O, Io, P::kK, true>(a, row, head, key_head_of(a, head), lane);
+      make_scalars<O, Io, P::kK, true>(a, row, head, key_head_of(a, head), lane, [&] {
+        if constexpr (P::kGated) {
+          __syncwarp();  // ptxas moves no load across
+          gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
+        }
+      });
   const StepFactors factors(token);
   float v[kOwn];
 #pragma unroll
@@ -281,30 +293,35 @@ struct VkRequests {
 
 // q, k [B, H, K]; v, out [B, HV, V]; state [slots, HV, V, K]; grid (V / kRowsOfCta, HV, B)
 template <class P>
-__global__ void __launch_bounds__(32 * (P::kWarps + 1))
+__global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kCtas)
     decode_vk_served(const __grid_constant__ DecodeArguments a) {
   constexpr Options O = P::kOptions;
   __shared__ VkShared<P> shared;
+  static_assert(sizeof(shared) + P::kStageBytes <= 48 << 10, "more must be asked for at a launch");
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   if (arch::uniform(static_cast<std::uint32_t>(warp)) == P::kWarps) {
     serve_rows<P>(a, shared, lane);
     return;
   }
   VkRequests<P> own;
+  if constexpr (P::kStaged) own.rows.pieces.own = decode_stage + threadIdx.x;
   own.send(a, warp, lane, [](const auto&) {});
   arrive_for_head<P::kHeadCtas>();
+  own.rows.pieces.wait();
   const Slot<O> write = write_slot<O>(a, own.row, own.slot);
   float q[P::kColumns], k[P::kColumns];
   own.k_bits.unpack(k);
   own.q_bits.unpack(q);
-  const RowSums<P> sums(own.rows, k, q);
-  if (own.lane_in_row < P::kRowsPerLane) {
-    const int place = P::place(warp, own.group, own.lane_in_row);
-    shared.k_dot[place][warp % P::kParts] = sums.k;
-    shared.q_dot[place][warp % P::kParts] = sums.q;
+#pragma unroll
+  for (int first = 0; first < P::kRowsPerLane; first += P::kSummedRows) {
+    const RowSums<P> sums(own.rows, k, q, first);
+    if (own.lane_in_row < P::kSummedRows) {
+      const int place = P::place(warp, own.group, first + own.lane_in_row);
+      shared.k_dot[place][warp % P::kParts] = sums.k;
+      shared.q_dot[place][warp % P::kParts] = sums.q;
+    }
   }
   __syncthreads();
-  wait_for_head<P::kHeadCtas>();
   if (own.padding) return;  // the whole grid row
   if (O == Options::kAny && is_null<O>(a, write)) return;
   const float alpha = shared.alpha, from_k = shared.from_k;
@@ -324,6 +341,7 @@ __global__ void __launch_bounds__(32 * P::kWarps)
     decode_vk(const __grid_constant__ DecodeArguments a) {
   using Io = typename P::Io;
   constexpr Options O = P::kOptions;
+  static_assert(!P::kStaged && P::kSummedRows == P::kRowsPerLane);
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   VkRequests<P> own;
   GateBits gates;

@@ -50,6 +50,7 @@ void launch_decode(const DecodeProblem& p, const Workspace&, const Context& cont
   shape.grid = dim3(static_cast<unsigned>(p.V / launch.values), static_cast<unsigned>(p.heads),
                     static_cast<unsigned>(p.sequences.rows));
   shape.block = dim3(static_cast<unsigned>(launch.threads));
+  shape.shared_bytes = launch.stage_bytes;
   if (p.norm.present()) shape.cluster = shape.grid.x;
   device::launch(launch.kernel, shape, arguments.device, context);
 }

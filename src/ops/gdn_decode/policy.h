@@ -21,7 +21,8 @@ struct DecodeVariant {
       false;  // kKV, served: the sums with k first, those with q while the others are added
   bool spread = false;  // kKV, served: the columns are added up by the other warps, one a thread
   bool again = false;   // 16-bit states, served or kKV: unpacked twice, which saves registers
-  int resident = 0;     // kKV: warps that an SM must have room for
+  int resident = 0;     // kKV, served: warps that an SM must have room for
+  bool staged = false;  // kKV, served: the state waits in shared memory, not in registers
 };
 
 // Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
@@ -50,13 +51,24 @@ constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
   // 8 MiB are one wave of CTAs if an SM has room for eight, so registers count.
   return {{{.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
            {.most_bytes = 8 * kMiB, .loads = 8, .lanes = 4, .again = true, .resident = 24},
-           {.most_bytes = 64 * kMiB, .loads = 4, .lanes = 8, .served = true},
+           {.most_bytes = 64 * kMiB,
+            .loads = 8,
+            .lanes = 16,
+            .served = true,
+            .resident = 36,
+            .staged = true},
            kMany,
            kMany}};
 }
 
+// For values that do not fill a CTA of those: 64 do.
+constexpr DecodeVariant kv_fallback(std::size_t element_bytes) {
+  if (element_bytes == 4) return {kAnyBytes, 8, 16, 0, true};
+  return {kAnyBytes, 4, 8, 0, true};
+}
+
 // More lines for the same warps: CTAs of sixteen were 1.2 to 1.5 times slower.
-constexpr DecodeVariant for_keys(DecodeVariant kv, int K) {
+constexpr DecodeVariant for_keys(DecodeVariant kv, int K, int element_bytes) {
   constexpr int kMostWarps = 8, kMostLoads = 8;
   while (K * kv.lanes > 32 * kv.loads * kMostWarps) {
     if (kv.loads < kMostLoads) {
@@ -66,31 +78,54 @@ constexpr DecodeVariant for_keys(DecodeVariant kv, int K) {
     }
     kv.again = true;
   }
+  const int columns = kv.lanes * (16 / element_bytes), warps = K * kv.lanes / (32 * kv.loads);
+  kv.spread = kv.spread && 2 * columns <= 32 * warps;
   return kv;
 }
 
 // With the fused norm, K = V = 128: the values of a head are one CTA, or a cluster of at most
 // kMaxCluster. kVK: all are served.
-using GatedVariants = std::array<DecodeVariant, 2>;
+using GatedVariants = std::array<DecodeVariant, 4>;
 
 constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
-  if (element_bytes == 4) return {{{4 * kMiB, 4, 32, 4, true}, {kAnyBytes, 8, 32, 4, true}}};
+  if (element_bytes == 4) {
+    constexpr DecodeVariant kMany{kAnyBytes, 4, 32, 4, true};
+    return {{{4 * kMiB, 2, 32, 8, true}, kMany, kMany, kMany}};
+  }
+  constexpr DecodeVariant kHead{.most_bytes = 16 * kMiB,
+                                .loads = 8,
+                                .lanes = 16,
+                                .warps = 8,
+                                .served = true,
+                                .resident = 36,
+                                .staged = true};
   constexpr DecodeVariant kMany{
-      .most_bytes = kAnyBytes, .loads = 8, .lanes = 16, .warps = 8, .served = true, .again = true};
-  constexpr DecodeVariant kFew{
-      .most_bytes = 2 * kMiB, .loads = 2, .lanes = 16, .warps = 4, .served = true, .again = true};
-  return {{kFew, kMany}};
+      .most_bytes = kAnyBytes, .loads = 4, .lanes = 16, .warps = 4, .served = true, .again = true};
+  DecodeVariant few = kMany;
+  few.most_bytes = 1 * kMiB, few.loads = 2;
+  return {{few, {4 * kMiB, 2, 16, 16, true, 4}, kHead, kMany}};
 }
 
 constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
-  if (element_bytes == 4) return {{{4 * kMiB, 4, 4}, {kAnyBytes, 8, 8, 0, true}}};
-  return {{{.most_bytes = 2 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
-           {.most_bytes = kAnyBytes,
-            .loads = 8,
-            .lanes = 16,
-            .served = true,
-            .spread = true,
-            .again = true}}};
+  if (element_bytes == 4) {
+    constexpr DecodeVariant kMany{kAnyBytes, 4, 8, 0, true};
+    constexpr DecodeVariant kStaged{.most_bytes = 16 * kMiB,
+                                    .loads = 8,
+                                    .lanes = 8,
+                                    .served = true,
+                                    .resident = 35,
+                                    .staged = true};
+    return {{{4 * kMiB, 8, 4, 0, true}, kStaged, kMany, kMany}};
+  }
+  constexpr DecodeVariant kHead{.most_bytes = kAnyBytes,
+                                .loads = 8,
+                                .lanes = 16,
+                                .served = true,
+                                .spread = true,
+                                .resident = 36,
+                                .staged = true};
+  constexpr DecodeVariant kFew{.most_bytes = 4 * kMiB, .loads = 8, .lanes = 4, .again = true};
+  return {{kFew, kHead, kHead, kHead}};
 }
 
 }  // namespace hyla::gdn

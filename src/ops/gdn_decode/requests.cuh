@@ -4,6 +4,8 @@
 
 #include <type_traits>
 
+#include "arch/cp_async.cuh"
+#include "arch/cp_async_if.cuh"
 #include "device/dtype.cuh"
 
 namespace hyla::gdn {
@@ -25,6 +27,45 @@ __device__ __forceinline__ void load_or_keep(device::Pack<T, Count>& pack, bool 
         : "memory");
   }
 }
+
+// Where a thread's 16-byte pieces of the state wait between their uses. In registers; or in shared
+// memory, from which they are read for each use and which only this thread touches: then registers
+// do not limit the bytes in flight.
+template <class T, int Count>
+struct RegisterPieces {
+  using Piece = device::Pack<T, device::kPerChunk<T>>;
+  Piece pieces[Count];
+
+  __device__ __forceinline__ void load_if(int i, bool condition, const void* from) {
+    pieces[i].load_if(condition, from);
+  }
+  __device__ __forceinline__ void load_or_keep(int i, bool condition, const void* from) {
+    gdn::load_or_keep(pieces[i], condition, from);
+  }
+  __device__ __forceinline__ void wait() const {}
+  const __device__ __forceinline__ Piece& piece(int i) const { return pieces[i]; }
+};
+
+// Aligned like the lines that a warp's copies fill: 5 % of a step otherwise.
+extern __shared__ __align__(128) uint4 decode_stage[];
+template <class T, int Count, int Threads>
+struct StagedPieces {
+  using Piece = device::Pack<T, device::kPerChunk<T>>;
+  uint4* own;
+
+  __device__ __forceinline__ void load_if(int i, bool condition, const void* from) {
+    arch::copy_16_if(condition, arch::shared_address(own + i * Threads), from);
+  }
+  __device__ __forceinline__ void load_or_keep(int i, bool condition, const void* from) {
+    load_if(i, condition, from);
+  }
+  __device__ __forceinline__ void wait() const { arch::wait_all_copies(); }
+  __device__ __forceinline__ Piece piece(int i) const {
+    Piece piece;
+    piece.load(own + i * Threads);
+    return piece;
+  }
+};
 
 // 16-byte accesses. The compiler was seen to break one of several plain ones into words.
 template <class T, int Count>

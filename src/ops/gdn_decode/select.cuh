@@ -22,6 +22,7 @@ struct DecodeLaunch {
   void (*kernel)(DecodeArguments) = nullptr;
   int values = 0;  // of V that a CTA owns
   int threads = 0;
+  unsigned stage_bytes = 0;  // dynamic shared memory
 };
 
 template <class State_>
@@ -29,15 +30,15 @@ struct VkKernels {
   using State = State_;
   static constexpr DecodeVariants kVariants = vk_variants(sizeof(State));
   static constexpr GatedVariants kGated = vk_gated_variants(sizeof(State));
-  static constexpr int kFallback = 4;
+  static constexpr DecodeVariant kFallback = kVariants[4];
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
     using P = DecodeVkPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.warps,
-                             Variant.parts, Variant.again, Gated>;
+                             Variant.parts, Variant.again, Gated, Variant.staged, Variant.resident>;
     constexpr int kValues = P::kRowsOfCta;
     static_assert(!Gated || kGatedDim / kValues <= kMaxCluster);
     if constexpr (Variant.served) {
-      return {decode_vk_served<P>, kValues, 32 * (P::kWarps + 1)};
+      return {decode_vk_served<P>, kValues, 32 * (P::kWarps + 1), P::kStageBytes};
     } else {
       return {decode_vk<P>, kValues, 32 * P::kWarps};
     }
@@ -49,26 +50,28 @@ struct KvKernels {
   using State = State_;
   static constexpr DecodeVariants kVariants = kv_variants(sizeof(State));
   static constexpr GatedVariants kGated = kv_gated_variants(sizeof(State));
-  static constexpr int kFallback = sizeof(State) == 4 ? 4 : 2;
+  static constexpr DecodeVariant kFallback = kv_fallback(sizeof(State));
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
-    constexpr DecodeVariant kOwn = for_keys(Variant, K);
+    constexpr DecodeVariant kOwn = for_keys(Variant, K, sizeof(State));
     using P = DecodeKvPolicy<State, Io, O, K, kOwn.loads, kOwn.lanes, kOwn.served, kOwn.early,
-                             kOwn.spread, kOwn.again, kOwn.resident, Gated>;
+                             kOwn.spread, kOwn.again, kOwn.resident, Gated, kOwn.staged>;
     static_assert(!Gated || kGatedDim / P::kColumns <= kMaxCluster);
-    return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1)};
+    return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1), P::kStageBytes};
   }
 };
 
-// The fused norm: a head is a cluster.
-template <class Kernels, class Io>
-DecodeLaunch select_gated(const DecodeChoice& c) {
-  constexpr int kDim = kGatedDim;
-  constexpr GatedVariants kGated = Kernels::kGated;
-  if (!c.invariant && c.state_bytes <= kGated[0].most_bytes) {
-    return Kernels::template launch<Io, Options::kUsual, kDim, kGated[0], true>();
+// The first variant that is made for so many bytes.
+template <class Kernels, class Io, int K, auto Variants, bool Gated = false>
+DecodeLaunch launch_for(std::int64_t state_bytes) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    DecodeLaunch first;
+    ((state_bytes <= Variants[I].most_bytes &&
+      (first = Kernels::template launch<Io, Options::kUsual, K, Variants[I], Gated>(), true)) ||
+     ...);
+    return first;
   }
-  return Kernels::template launch<Io, Options::kUsual, kDim, kGated[1], true>();
+  (std::make_index_sequence<Variants.size()>());
 }
 
 // Calls that are not usual or must be invariant, values that do not fill a CTA of the best variant,
@@ -77,23 +80,18 @@ template <class Kernels>
 DecodeLaunch select_decode(const DecodeChoice& c) {
   return device::with_float_type(c.io, [&]<class Io>() {
     if constexpr (sizeof(Io) == 2) {
-      if (c.gated) return select_gated<Kernels, Io>(c);
+      if (c.gated) {
+        return launch_for<Kernels, Io, kGatedDim, Kernels::kGated, true>(
+            c.invariant ? kAnyBytes : c.state_bytes);
+      }
     }
     return device::with_key_dim(c.K, [&]<int K>() {
-      constexpr DecodeVariants kVariants = Kernels::kVariants;
-      constexpr DecodeVariant kFallback = kVariants[Kernels::kFallback];
+      constexpr DecodeVariant kFallback = Kernels::kFallback;
       if (!c.usual) return Kernels::template launch<Io, Options::kAny, K, kFallback>();
       const auto fallback = Kernels::template launch<Io, Options::kUsual, K, kFallback>();
       using State = typename Kernels::State;
       if constexpr (sizeof(State) == 4 || std::is_same_v<State, Io>) {
-        const DecodeLaunch launch = [&]<std::size_t... I>(std::index_sequence<I...>) {
-          DecodeLaunch first;
-          ((c.state_bytes <= kVariants[I].most_bytes &&
-            (first = Kernels::template launch<Io, Options::kUsual, K, kVariants[I]>(), true)) ||
-           ...);
-          return first;
-        }
-        (std::make_index_sequence<kVariants.size()>());
+        const auto launch = launch_for<Kernels, Io, K, Kernels::kVariants>(c.state_bytes);
         if (!c.invariant && c.V % launch.values == 0) return launch;
       }
       return fallback;

@@ -64,11 +64,11 @@ __device__ __forceinline__ GateBits load_gates(const DecodeArguments& a, std::ui
 }
 
 // The same by a whole warp from memory. GatesFirst: theirs is the longest way to go; kVK, where that
-// was measured to help.
-template <Options O, class Io, int K, bool GatesFirst = false>
+// was measured to help. `more` asks for what is needed later.
+template <Options O, class Io, int K, bool GatesFirst, class More>
 __device__ __forceinline__ TokenScalars make_scalars(const DecodeArguments& a, std::uint32_t row,
                                                      std::uint32_t head, std::uint32_t key_head,
-                                                     int lane) {
+                                                     int lane, More more) {
   constexpr int kOwn = K / 32;
   GateBits gates;
   if constexpr (GatesFirst) gates = load_gates<O, Io>(a, row, head);
@@ -78,6 +78,7 @@ __device__ __forceinline__ TokenScalars make_scalars(const DecodeArguments& a, s
   load_keys<O>(static_cast<const Io*>(a.q) + at<O>(a.q_stride, row, key_head) + lane * kOwn,
                a.wide_keys, q_bits);
   if constexpr (!GatesFirst) gates = load_gates<O, Io>(a, row, head);
+  more();
   float k[kOwn], q[kOwn];
   k_bits.unpack(k);
   q_bits.unpack(q);
