@@ -23,7 +23,7 @@ template <bool Gated>
 using HeadValuesIf = std::conditional_t<Gated, HeadValues, NoHeadValues>;
 
 // Nobody sends before the first CTA's barrier is there: all warps arrive early, the one that sends
-// waits late. Relaxed, because a release waits for the state's loads.
+// waits before it does, the others at their end. Relaxed, because a release waits for the state.
 template <int Ctas>
 __device__ __forceinline__ void arrive_for_head() {
   if constexpr (Ctas > 1) arch::arrive_at_cluster_relaxed();

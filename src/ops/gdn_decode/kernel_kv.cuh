@@ -40,6 +40,8 @@ struct DecodeKvPolicy {
   static constexpr bool kAgain = Again_ && sizeof(State) == 2 && !kStaged;  // forget()
   static constexpr int kCtas = Resident_ > 0 ? Resident_ / (kWarps + 1) : kWarps > 8 ? 1 : 0;
   static constexpr bool kGated = Gated_;  // gated_epilogue.cuh
+  // The server hands out the steps before it adds up for o: faster with a cluster, else not.
+  static constexpr bool kStepsFirst = kEarly || (kGated && kServed && !kSpread);
   static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kColumns>;
   using Lines = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps>,
                                    RegisterPieces<State, kLoads>>;
@@ -148,7 +150,10 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
   }
   const TokenScalars token =
       make_scalars<O, Io, P::kK, false>(a, row, head, key_head_of(a, head), lane, [&] {
-        if constexpr (P::kGated) gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
+        if constexpr (P::kGated) {
+          gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
+          wait_for_head<P::kHeadCtas>();
+        }
       });
   float v[kOwn];
 #pragma unroll
@@ -172,11 +177,11 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
       const float kS = sum_column<P>(shared.k_dot, column);
       step[i] = token.k_factor * token.beta * (v[i] - kS * (token.k_factor * token.alpha));
       if (P::kServed) shared.v[column] = step[i];
-      if (!P::kEarly) o[i] = output_of(token, sum_column<P>(shared.q_dot, column), step[i]);
+      if (!P::kStepsFirst) o[i] = output_of(token, sum_column<P>(shared.q_dot, column), step[i]);
     }
   }
   if constexpr (P::kServed && !P::kSpread) __syncthreads();
-  if constexpr (P::kEarly) {
+  if constexpr (P::kStepsFirst) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int column = lane + 32 * i;
@@ -184,7 +189,6 @@ __device__ __forceinline__ void serve_columns(const DecodeArguments& a, KvShared
       o[i] = output_of(token, sum_column<P>(shared.q_dot, column), step[i]);
     }
   }
-  wait_for_head<P::kHeadCtas>();
   Io* out = static_cast<Io*>(a.out) + at<O>(a.out_stride, row, head);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
@@ -278,7 +282,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
     sum_lane_groups<P>(q_dot, lane, &shared.q_dot[warp][own_column]);
     __syncthreads();
   }
-  if (padding) return;  // the whole grid row
+  if (padding) return wait_for_head<P::kHeadCtas>();  // the whole grid row
   float step[P::kChunk];
   if constexpr (P::kServed) {
     if constexpr (P::kEarly) {
@@ -326,6 +330,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
     line.pack(s);
     store_whole(line, to + i * line_stride);
   }
+  wait_for_head<P::kHeadCtas>();
 }
 
 }  // namespace hyla::gdn

@@ -214,6 +214,7 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
         if constexpr (P::kGated) {
           __syncwarp();  // ptxas moves no load across
           gated.load(a.gated, at<O>(a.gated.z_stride, row, head));
+          wait_for_head<P::kHeadCtas>();
         }
       });
   const StepFactors factors(token);
@@ -226,7 +227,6 @@ __device__ __forceinline__ void serve_rows(const DecodeArguments& a, VkShared<P>
   if (lane == 0) shared.alpha = factors.alpha, shared.from_k = factors.from_k, shared.again = {};
   __syncthreads();
   if (is_null<O>(a, slot)) return;
-  wait_for_head<P::kHeadCtas>();
   Io* out = static_cast<Io*>(a.out) + at<O>(a.out_stride, row, head);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kCtas)
     }
   }
   __syncthreads();
-  if (own.padding) return;  // the whole grid row
+  if (own.padding) return wait_for_head<P::kHeadCtas>();  // the whole grid row
   if (O == Options::kAny && is_null<O>(a, write)) return;
   const float alpha = shared.alpha, from_k = shared.from_k;
   auto* to = own.in_slot(a, write);
@@ -333,6 +333,7 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kCtas)
     const float step = shared.v[place] - from_k * sum_of(shared.k_dot[place]);
     own.rows.template update<true>(r, alpha, step, k, to, own.line_stride);
   }
+  wait_for_head<P::kHeadCtas>();
 }
 
 // The same by warps that each do everything and never talk to each other.

@@ -124,8 +124,7 @@ constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
                                 .spread = true,
                                 .resident = 36,
                                 .staged = true};
-  constexpr DecodeVariant kFew{.most_bytes = 4 * kMiB, .loads = 8, .lanes = 4, .again = true};
-  return {{kFew, kHead, kHead, kHead}};
+  return {{{4 * kMiB, 4, 4, 0, true}, kHead, kHead, kHead}};
 }
 
 }  // namespace hyla::gdn
