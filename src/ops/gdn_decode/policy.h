@@ -68,8 +68,10 @@ constexpr DecodeVariant kv_fallback(std::size_t element_bytes) {
 }
 
 // More lines for the same warps: CTAs of sixteen were 1.2 to 1.5 times slower.
-constexpr DecodeVariant for_keys(DecodeVariant kv, int K, int element_bytes) {
+constexpr DecodeVariant for_keys(DecodeVariant kv, int K, std::size_t element_bytes) {
   constexpr int kMostWarps = 8, kMostLoads = 8;
+  // And a warp alone, where K is short, 1.2 times.
+  if (kv.again && K * kv.lanes <= 32 * kv.loads) return kv_fallback(element_bytes);
   while (K * kv.lanes > 32 * kv.loads * kMostWarps) {
     if (kv.loads < kMostLoads) {
       kv.loads *= 2;
@@ -78,19 +80,20 @@ constexpr DecodeVariant for_keys(DecodeVariant kv, int K, int element_bytes) {
     }
     kv.again = true;
   }
-  const int columns = kv.lanes * (16 / element_bytes), warps = K * kv.lanes / (32 * kv.loads);
+  const int columns = kv.lanes * (16 / static_cast<int>(element_bytes)),
+            warps = K * kv.lanes / (32 * kv.loads);
   kv.spread = kv.spread && 2 * columns <= 32 * warps;
   return kv;
 }
 
 // With the fused norm, K = V = 128: the values of a head are one CTA, or a cluster of at most
 // kMaxCluster. kVK: all are served.
-using GatedVariants = std::array<DecodeVariant, 4>;
+using GatedVariants = std::array<DecodeVariant, 3>;
 
 constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
   if (element_bytes == 4) {
     constexpr DecodeVariant kMany{kAnyBytes, 4, 32, 4, true};
-    return {{{4 * kMiB, 2, 32, 8, true}, kMany, kMany, kMany}};
+    return {{{4 * kMiB, 2, 32, 8, true}, kMany, kMany}};
   }
   constexpr DecodeVariant kHead{.most_bytes = 16 * kMiB,
                                 .loads = 8,
@@ -101,9 +104,7 @@ constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
                                 .staged = true};
   constexpr DecodeVariant kMany{
       .most_bytes = kAnyBytes, .loads = 4, .lanes = 16, .warps = 4, .served = true, .again = true};
-  DecodeVariant few = kMany;
-  few.most_bytes = 1 * kMiB, few.loads = 2;
-  return {{few, {4 * kMiB, 2, 16, 16, true, 4}, kHead, kMany}};
+  return {{{4 * kMiB, 2, 16, 8, true, 4}, kHead, kMany}};
 }
 
 constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
@@ -115,8 +116,14 @@ constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
                                     .served = true,
                                     .resident = 35,
                                     .staged = true};
-    return {{{4 * kMiB, 8, 4, 0, true}, kStaged, kMany, kMany}};
+    return {{{4 * kMiB, 8, 4, 0, true}, kStaged, kMany}};
   }
+  constexpr DecodeVariant kHalf{.most_bytes = 8 * kMiB,
+                                .loads = 8,
+                                .lanes = 8,
+                                .served = true,
+                                .resident = 40,
+                                .staged = true};
   constexpr DecodeVariant kHead{.most_bytes = kAnyBytes,
                                 .loads = 8,
                                 .lanes = 16,
@@ -124,7 +131,7 @@ constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
                                 .spread = true,
                                 .resident = 36,
                                 .staged = true};
-  return {{{4 * kMiB, 4, 4, 0, true}, kHead, kHead, kHead}};
+  return {{{4 * kMiB, 4, 4, 0, true}, kHalf, kHead}};
 }
 
 }  // namespace hyla::gdn
