@@ -21,8 +21,8 @@ struct DecodeVariant {
       false;  // kKV, served: the sums with k first, those with q while the others are added
   bool spread = false;  // kKV, served: the columns are added up by the other warps, one a thread
   bool again = false;   // 16-bit states, served or kKV: unpacked twice, which saves registers
-  int resident = 0;     // kKV, served: warps that an SM must have room for
-  bool staged = false;  // kKV, served: the state waits in shared memory, not in registers
+  int resident = 0;     // served or kKV: warps that an SM must have room for
+  bool staged = false;  // served or kKV: the state waits in shared memory, not in registers
 };
 
 // Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
