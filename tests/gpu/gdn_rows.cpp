@@ -92,6 +92,15 @@ TEST_F(GpuRows, SmallAndLargeVariants) {
   }
 }
 
+// 16-bit KV states that wait in shared memory, with other numbers of keys than 128.
+TEST_F(GpuRows, StagedWithFewerAndMoreKeys) {
+  for (const char* dims :
+       {"b=80,k=256,state=bf16", "b=40,k=256,v=256,io=f16,state=f16", "b=300,k=64,state=bf16"}) {
+    const std::string problem = std::string("gdn_decode:hq=1,hv=2,layout=kv,") + dims;
+    EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
+  }
+}
+
 // A head is a cluster; the row kernels take every call that is not the usual one.
 TEST_F(GpuRows, FusedNorm) {
   CaseOptions slots;
