@@ -91,8 +91,8 @@ TEST_F(GpuPrefill, StepsOfSixteen) {
   std::uint64_t seed = 270;
   for (const char* shape : {"lens=15+16+17+0+150,hq=1,hv=2", "lens=40,hq=1,hv=34",
                             "lens=3x30+0x3+90+17x4,hq=1,hv=11,v=16", "lens=33+64,hq=1,hv=2,v=48",
-                            "lens=17x9,hq=1,hv=4,v=208", "lens=17x20+0x4+40+1x12,hq=2,hv=6",
-                            "lens=5x20+17x6,hq=1,hv=4,v=256"}) {
+                            "lens=17x9,hq=1,hv=4,v=208", "lens=17+3x9+0x2+5,hq=1,hv=34",
+                            "lens=18+2x9+0x2+5,hq=1,hv=17,v=256"}) {
     const std::string problem = std::string("gdn_prefill:") + shape;
     EXPECT_TRUE(takes(problem, "cuda_steps")) << problem;
     ++seed;
