@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/bounds.h"
 #include "core/check.h"
 
 namespace hyla::core {
@@ -33,8 +34,7 @@ void check_cu_seqlens(const Sequences& sequences) {
 
 // Empty rows need no memory, so that a tensor of stride 0 can claim any number of them.
 void check_row_count(const char* argument, std::int64_t rows) {
-  constexpr std::int64_t kMost = 1 << 24;
-  if (rows > kMost) fail(argument, "at most " + text(kMost) + " rows", text(rows));
+  if (rows > kMostRows) fail(argument, "at most " + text(kMostRows) + " rows", text(rows));
 }
 
 void check_starts(const Sequences& sequences) {

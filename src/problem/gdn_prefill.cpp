@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/bounds.h"
 #include "problem/checkpoints.h"
 #include "problem/overlaps.h"
 
@@ -223,21 +224,19 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
 }
 
 void check_bounds(const PrefillBounds& bounds) {
-  const auto at_least = [](const char* name, std::int64_t value, std::int64_t least) {
-    if (value < least) fail(name, "a number >= " + text(least), text(value));
-  };
-  at_least("max_sequences", bounds.max_sequences, 0);
-  at_least("max_tokens", bounds.max_tokens, 0);
-  at_least("query_heads", bounds.query_heads, 1);
-  at_least("key_heads", bounds.key_heads, 1);
-  at_least("value_heads", bounds.value_heads, 1);
+  core::check_range("max_sequences", bounds.max_sequences, 0, core::kMostRows);
+  core::check_range("max_tokens", bounds.max_tokens, 0, core::kMostTokens);
+  core::check_range("query_heads", bounds.query_heads, 1, core::kMostHeads);
+  core::check_range("key_heads", bounds.key_heads, 1, core::kMostHeads);
+  core::check_range("value_heads", bounds.value_heads, 1, core::kMostHeads);
   check_heads(bounds.query_heads, bounds.key_heads, bounds.value_heads,
               {"query_heads", "key_heads", "value_heads"});
   core::check_head_dim("key_dim", bounds.key_dim, "K");
   core::check_head_dim("value_dim", bounds.value_dim, "V");
   const bool io =
       bounds.io == DType::kFloat32 || bounds.io == DType::kBFloat16 || bounds.io == DType::kFloat16;
-  at_least("device", bounds.device.index, 0);
+  if (bounds.device.index < 0)
+    fail("device", "a number >= 0", text(std::int64_t{bounds.device.index}));
   if (!io) fail("io", "dtype float32 or bfloat16 or float16", name_of(bounds.io));
 }
 

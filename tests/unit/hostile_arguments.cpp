@@ -273,5 +273,35 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=2,rope=halves",
                       "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=0,kv=int8"));
 
+// A workspace's size is a product of bounds: none of them may be so large that it overflows.
+TEST(HostileBounds, AreRefusedBeforeTheyOverflow) {
+  gdn::PrefillBounds prefill;
+  prefill.query_heads = prefill.key_heads = prefill.value_heads = 4;
+  prefill.key_dim = prefill.value_dim = 128;
+  EXPECT_NO_THROW(gdn::prefill_workspace_bytes(prefill));
+  attention::RunBounds run;
+  run.query_heads = run.kv_heads = 4;
+  run.head_dim = run.value_dim = 128;
+  EXPECT_NO_THROW(attention::run_workspace_bytes(run));
+  for (const std::int64_t wrong : {std::int64_t{-1}, std::int64_t{1} << 41, Limits::max()}) {
+    for (std::int64_t gdn::PrefillBounds::*bound :
+         {&gdn::PrefillBounds::max_sequences, &gdn::PrefillBounds::max_tokens,
+          &gdn::PrefillBounds::query_heads, &gdn::PrefillBounds::value_dim}) {
+      gdn::PrefillBounds spoilt = prefill;
+      spoilt.*bound = wrong;
+      EXPECT_THROW(gdn::prefill_workspace_bytes(spoilt), InvalidArgument) << wrong;
+    }
+    for (std::int64_t attention::RunBounds::*bound :
+         {&attention::RunBounds::max_sequences, &attention::RunBounds::max_tokens,
+          &attention::RunBounds::max_kv_length, &attention::RunBounds::query_heads,
+          &attention::RunBounds::kv_heads, &attention::RunBounds::head_dim,
+          &attention::RunBounds::value_dim}) {
+      attention::RunBounds spoilt = run;
+      spoilt.*bound = wrong;
+      EXPECT_THROW(attention::run_workspace_bytes(spoilt), InvalidArgument) << wrong;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hyla::testing

@@ -1,7 +1,7 @@
 // The workspace bound of attention.run: the most that any implementation needs.
 #include <hyla/attention.h>
 
-#include "core/check.h"
+#include "core/bounds.h"
 #ifdef HYLA_HAS_CUDA
 #include "device/launch.h"
 #include "ops/attention/mixed.h"
@@ -12,16 +12,14 @@
 namespace hyla::attention {
 
 std::size_t run_workspace_bytes(const RunBounds& bounds) {
-  const auto check = [](const char* argument, std::int64_t value) {
-    if (value < 0) core::fail(argument, "a number >= 0", core::text(value));
-  };
-  check("max_sequences", bounds.max_sequences);
-  check("max_tokens", bounds.max_tokens);
-  check("max_kv_length", bounds.max_kv_length);
-  check("query_heads", bounds.query_heads);
-  check("kv_heads", bounds.kv_heads);
-  check("head_dim", bounds.head_dim);
-  check("value_dim", bounds.value_dim);
+  constexpr std::int64_t kMostKeys = std::int64_t{1} << 40, kMostDim = 576;
+  core::check_range("max_sequences", bounds.max_sequences, 0, core::kMostRows);
+  core::check_range("max_tokens", bounds.max_tokens, 0, core::kMostTokens);
+  core::check_range("max_kv_length", bounds.max_kv_length, 0, kMostKeys);
+  core::check_range("query_heads", bounds.query_heads, 0, core::kMostHeads);
+  core::check_range("kv_heads", bounds.kv_heads, 0, core::kMostHeads);
+  core::check_range("head_dim", bounds.head_dim, 0, kMostDim);
+  core::check_range("value_dim", bounds.value_dim, 0, kMostDim);
 #ifdef HYLA_HAS_CUDA
   Context context;
   context.device = bounds.device;

@@ -1,0 +1,21 @@
+// Upper bounds of what a caller may announce. Every product of the largest ones stays inside 64 bits.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/check.h"
+
+namespace hyla::core {
+
+inline constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 31;
+inline constexpr std::int64_t kMostHeads = std::int64_t{1} << 14;
+
+inline void check_range(std::string_view argument, std::int64_t value, std::int64_t least,
+                        std::int64_t most) {
+  if (value >= least && value <= most) return;
+  fail(argument, "a number from " + text(least) + " to " + text(most), text(value));
+}
+
+}  // namespace hyla::core
