@@ -1,9 +1,5 @@
 // Attention of few columns: keys and values pass once through registers, as they lie in memory
-// where their dtype allows it. Compiled for each target (see foreach_target.h).
-//
-// Logits are products along D. A vector of them is a few keys by kColumns columns, so that neither
-// the softmax nor the products with values move anything between lanes. With pairs of bfloat16 the
-// two keys of a pair are those whose weights lie in the same lane of neighbouring vectors.
+// where their dtype allows it (attention_tiles.h). Compiled for each target (see foreach_target.h).
 #if defined(HYLA_CPU_ATTENTION_STREAM_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_STREAM_H_
 #undef HYLA_CPU_ATTENTION_STREAM_H_
@@ -11,8 +7,8 @@
 #define HYLA_CPU_ATTENTION_STREAM_H_
 #endif
 
-#include "cpu/attention_rows.h"
 #include "cpu/attention_softmax.h"
+#include "cpu/attention_tiles.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -29,13 +25,11 @@ HYLA_INLINE void store_elements(const float* line, std::int64_t count, float* to
 
 template <class Op, int kColumns>
 class Stream {
+  using Tiles = StreamTiles<Op, kColumns>;
+  static constexpr int kKeys = Tiles::kKeys, kGroup = Tiles::kGroup, kBlock = Tiles::kBlock;
+
  public:
-  static constexpr int kKeys = kLanes / kColumns;             // whose logits share a vector
-  static constexpr int kGroup = kColumns < 8 ? kColumns : 8;  // columns of a tile of outputs
-  static constexpr int kBlock = kValueVectors * kLanes;       // values of it
-  // At a time: as many as have room in the L1 cache beside outputs under way, converted lines or
-  // not.
-  static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
+  static constexpr std::int64_t kStreamKeys = Tiles::kStreamKeys;
 
   static std::int64_t groups(std::int64_t columns) { return (columns + kColumns - 1) / kColumns; }
   static std::int64_t key_elements(const attention::Queries& q) {
@@ -87,10 +81,8 @@ class Stream {
   }
 
  private:
-  using Vector = typename Op::Vector;
   using Kinds = RowsOf<Op>;
-  static constexpr bool kAsksTwice = Op::kSummed == 2;
-  using Asking = Asked<kStreamKeys, kAsksTwice>;
+  using Asking = typename Tiles::Asking;
 
   static std::int64_t line_floats(const attention::Queries& q) {
     return whole(std::max(q.head_dim, q.value_dim), 2 * kLanes);
@@ -213,47 +205,14 @@ class Stream {
     }
   }
 
-  // Logits of kKeys keys by kColumns columns.
-  template <class Rows>
-  HYLA_INLINE F products(const char* const* rows, std::int64_t offset, const float* queries,
-                         Asking asked) const {
-    constexpr std::int64_t kStep = Rows::kParts * kColumns * kLanes;  // of the queries
-    F sums[kLanes];
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) sums[i] = zero();
-    const char* row[kKeys];
-#pragma GCC unroll 4
-    for (int r = 0; r < kKeys; ++r) row[r] = rows[r] + offset;
-    const float* end = queries + elements_ * kColumns;
-    for (std::int64_t j = 0; queries < end; queries += kStep, j += kVectorBytes) {
-      Vector keys[kKeys][Rows::kParts];
-#pragma GCC unroll 4
-      for (int r = 0; r < kKeys; ++r) {
-        Rows::keys(row[r] + j, keys[r]);
-        asked.ask();
-      }
-#pragma GCC unroll 2
-      for (int n = 0; n < Rows::kParts; ++n) {
-#pragma GCC unroll 16
-        for (int m = 0; m < kColumns; ++m) {
-          const Vector query = Op::load_b(queries + (n * kColumns + m) * kLanes);
-#pragma GCC unroll 4
-          for (int r = 0; r < kKeys; ++r) {
-            sums[r * kColumns + m] = Op::add_product(sums[r * kColumns + m], keys[r][n], query);
-          }
-        }
-      }
-    }
-    return sum_each(sums);
-  }
-
   // `scales`: one for each of the kStreamKeys keys, or null.
   template <class Rows>
   HYLA_INLINE void score_keys(const char* const* rows, std::int64_t offset, std::int64_t head,
                               std::int64_t key, const float* scales, const Asking& asked) const {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
-      const F sums = products<Rows>(rows + key, offset, queries_ + i * elements_, asked);
+      const F sums = Tiles::template products<Rows>(rows + key, offset, queries_ + i * elements_,
+                                                    elements_, asked);
       F scale = set(logits_.scale);
       if constexpr (Rows::kParts == 2) {
         if (scales != nullptr) scale = scales_of(scales, key / kKeys);
@@ -350,19 +309,10 @@ class Stream {
           b = mul(b, scales_of(scales, i / kLanes + 1));
         }
       }
-      store_weights(a, b, weights + i / Op::kSummed);
+      Tiles::store_weights(a, b, weights + i / Op::kSummed);
     }
     store(total, sums);
   }
-  static HYLA_INLINE void store_weights(F a, F b, float* to) {
-    if constexpr (Op::kSummed == 2) {
-      Op::store_pair(a, b, to);
-    } else {
-      store(a, to);
-      store(b, to + kLanes);
-    }
-  }
-
   // A new maximum: sums and outputs follow.
   void rise(std::int64_t group, F top) {
     float *highest = highest_ + group * kLanes, *sums = sums_ + group * kLanes;
@@ -396,98 +346,11 @@ class Stream {
       for (std::int64_t group = 0; group < groups_; ++group) {
         const std::int64_t i = head * groups_ + group;
         soften(i, scaled ? scales : nullptr);
-        add_values<Rows>({direct ? rows : converted, direct ? offset : 0},
-                         {values_[1 - now], offset},
-                         {keys_[1 - now], (tile_.head + head) * head_bytes(p_.cache.k)},
-                         weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_);
+        Tiles::template add_values<Rows>(
+            {direct ? rows : converted, direct ? offset : 0}, {values_[1 - now], offset},
+            {keys_[1 - now], (tile_.head + head) * head_bytes(p_.cache.k)},
+            weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_, stride_);
       }
-    }
-  }
-
-  // Addresses of kStreamKeys rows.
-  struct RowsAt {
-    const char* const* rows;
-    std::int64_t offset;
-    HYLA_INLINE const char* operator[](std::int64_t key) const { return rows[key] + offset; }
-  };
-
-  // The rows of a step of add_block.
-  template <class Rows>
-  static HYLA_INLINE void ask_for(const RowsAt& next, std::int64_t key) {
-    __builtin_prefetch(next[key], 0, 2);
-    if constexpr (Op::kSummed == 2) __builtin_prefetch(next[key + kKeys], 0, 2);
-    if constexpr (kBlock * Rows::kBytes > kLine) __builtin_prefetch(next[key] + kLine, 0, 2);
-  }
-
-  // Asks for the `next` values, and once more for the `keys` before them.
-  template <class Rows>
-  HYLA_INLINE void add_values(RowsAt rows, RowsAt next, RowsAt keys, const float* weights,
-                              float* out) const {
-    constexpr std::int64_t kBytes = kBlock * Rows::kBytes;
-    for (std::int64_t d = 0; d < stride_; d += kBlock) {
-      const bool asks = kBytes % kLine == 0 || d * Rows::kBytes % kLine == 0;
-      for (int m = 0; m < kColumns; m += kGroup) {
-        add_block<Rows>(rows, next, keys, asks && m == 0, weights + m, out);
-        out += kGroup * kBlock;
-      }
-      rows.offset += kBytes;
-      next.offset += kBytes;
-      keys.offset += kBytes;
-    }
-  }
-
-  // kGroup columns by kBlock values.
-  template <class Rows>
-  HYLA_INLINE void add_block(const RowsAt& rows, const RowsAt& next, const RowsAt& keys, bool asks,
-                             const float* weights, float* out) const {
-    constexpr int kSteps = 2 * kKeys / Op::kSummed;  // of two vectors of weights
-    F sums[kGroup][kValueVectors];
-#pragma GCC unroll 8
-    for (int m = 0; m < kGroup; ++m) {
-#pragma GCC unroll 2
-      for (int n = 0; n < kValueVectors; ++n) sums[m][n] = load(out + m * kBlock + n * kLanes);
-    }
-    for (std::int64_t key = 0; key < kStreamKeys; key += 2 * kKeys) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kSteps; ++i) {
-        const std::int64_t step = key / Op::kSummed + i;
-        Vector values[kValueVectors];
-        if (asks) {
-          ask_for<Rows>(next, key + i);
-          if constexpr (kAsksTwice) ask_for<Rows>(keys, key + i);
-        }
-        if constexpr (Op::kSummed == 2) {
-          Rows::values(rows[key + i], rows[key + i + kKeys], values);
-        } else {
-          Rows::values(rows[key + i], values);
-        }
-#pragma GCC unroll 8
-        for (int m = 0; m < kGroup; ++m) {
-          const Vector x = Op::load_a(weights + step * kColumns + m);
-#pragma GCC unroll 2
-          for (int n = 0; n < kValueVectors; ++n) {
-            sums[m][n] = Op::add_product(sums[m][n], x, values[n]);
-          }
-        }
-      }
-    }
-#pragma GCC unroll 8
-    for (int m = 0; m < kGroup; ++m) {
-#pragma GCC unroll 2
-      for (int n = 0; n < kValueVectors; ++n) store(sums[m][n], out + m * kBlock + n * kLanes);
-    }
-  }
-
-  // A block of values of one column, in their order.
-  static HYLA_INLINE void store_block(const float* block, float* to) {
-    if constexpr (Op::kSummed == 2) {
-      // Four by four, as interleave_pairs left them.
-      for (int i = 0; i < kLanes / 4; ++i) {
-        std::memcpy(to + 8 * i, block + 4 * i, 4 * sizeof(float));
-        std::memcpy(to + 8 * i + 4, block + kLanes + 4 * i, 4 * sizeof(float));
-      }
-    } else {
-      std::memcpy(to, block, kBlock * sizeof(float));
     }
   }
 
@@ -507,7 +370,7 @@ class Stream {
       const std::int64_t column = m % kColumns;
       for (std::int64_t d = 0; d < stride_; d += kBlock) {
         const std::int64_t at = d * kColumns + column / kGroup * kGroup * kBlock;
-        store_block(group + at + column % kGroup * kBlock, in_order_ + m * stride_ + d);
+        Tiles::store_block(group + at + column % kGroup * kBlock, in_order_ + m * stride_ + d);
       }
     }
     leave(p_, tile_, tile_.head + head, highest, sums, in_order_, stride_, partials);
