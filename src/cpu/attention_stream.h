@@ -41,7 +41,7 @@ class Stream {
   static std::int64_t scratch_floats(const attention::Queries& q, std::int64_t heads) {
     const std::int64_t columns = groups(kStreamColumns) * kColumns, vectors = heads * columns;
     return vectors * key_elements(q) + vectors * value_floats(q) + vectors * kStreamKeys +
-           2 * heads * groups(kStreamColumns) * kLanes + columns * value_floats(q) +
+           heads * groups(kStreamColumns) * kLanes + vectors * kLanes + columns * value_floats(q) +
            kStreamKeys * lines_stride(q) + line_floats(q);
   }
 
@@ -60,7 +60,7 @@ class Stream {
     weights_ = out_ + columns * stride_;
     highest_ = weights_ + columns * kStreamKeys;
     sums_ = highest_ + tile.heads * groups_ * kLanes;
-    in_order_ = sums_ + tile.heads * groups_ * kLanes;
+    in_order_ = sums_ + columns * kLanes;
     lines_ = in_order_ + groups_ * kColumns * stride_;
     line_ = lines_ + kStreamKeys * lines_stride(p_.queries);
     std::memset(scratch, 0, static_cast<std::size_t>(line_ - scratch) * sizeof(float));
@@ -154,9 +154,7 @@ class Stream {
         store_elements<Op>(line_, q.head_dim, lines_);
         if (bytes_) order_as_bytes(lines_, elements_);
         float* to = queries_ + (head * groups_ + m / kColumns) * kColumns * elements_;
-        for (std::int64_t j = 0; j < elements_; j += kLanes) {
-          std::memcpy(to + j * kColumns + m % kColumns * kLanes, lines_ + j, kVectorBytes);
-        }
+        Tiles::place_query(lines_, elements_, m % kColumns, to);
       }
     }
   }
@@ -211,6 +209,17 @@ class Stream {
                               std::int64_t key, const float* scales, const Asking& asked) const {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
+      if constexpr (Tiles::kByColumn) {
+        F logits[kColumns];
+        Tiles::template logits_by_column<Rows>(rows + key, offset, queries_ + i * elements_,
+                                               elements_, asked, logits);
+        F scale = set(logits_.scale);
+        if (scales != nullptr) scale = load(scales + key);
+        for (int m = 0; m < kColumns; ++m) {
+          store(mul(logits[m], scale), weights_ + i * kStreamKeys + Tiles::logit_at(key, m));
+        }
+        continue;
+      }
       const F sums = Tiles::template products<Rows>(rows + key, offset, queries_ + i * elements_,
                                                     elements_, asked);
       F scale = set(logits_.scale);
@@ -239,11 +248,11 @@ class Stream {
   void score(bool direct, std::int64_t first, int now) const {
     const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
     const char* const* rows = keys_[now];
-    const std::int64_t lines = kKeys * row_bytes(k) / kLine;  // of the keys of a vector
+    const std::int64_t lines = Tiles::kTileKeys * row_bytes(k) / kLine;  // of a tile of keys
     if (direct && !stored.present() && head_bytes(k) == row_bytes(k)) {
       // In the order of memory where tokens come before heads.
       Asking asked = asked_by_keys(0, now);
-      for (std::int64_t key = 0; key < kStreamKeys; key += kKeys) {
+      for (std::int64_t key = 0; key < kStreamKeys; key += Tiles::kTileKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head, asked.skip(lines)) {
           score_keys<Rows>(rows, (tile_.head + head) * head_bytes(k), head, key, nullptr, asked);
         }
@@ -261,7 +270,7 @@ class Stream {
       }
       if (!direct) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
       Asking asked = asked_by_keys(head, now);
-      for (std::int64_t key = 0; key < kStreamKeys; key += kKeys, asked.skip(lines)) {
+      for (std::int64_t key = 0; key < kStreamKeys; key += Tiles::kTileKeys, asked.skip(lines)) {
         score_keys<Rows>(direct ? rows : converted, direct ? offset : 0, head, key,
                          scaled ? scales : nullptr, asked);
       }
@@ -275,16 +284,60 @@ class Stream {
         if (first + i < tile_.keys.end && sight_.sees(m, first + i)) continue;
         for (std::int64_t head = 0; head < tile_.heads; ++head) {
           const std::int64_t group = head * groups_ + m / kColumns;
-          weights_[group * kColumns * kStreamKeys + i * kColumns + m % kColumns] =
+          weights_[group * kColumns * kStreamKeys + Tiles::logit_at(i, m % kColumns)] =
               -std::numeric_limits<float>::infinity();
         }
       }
     }
   }
 
+#if HYLA_TARGET_HAS_PAIRS
+  // The same where vectors are of one column.
+  void soften_columns(std::int64_t group, const float* scales) {
+    for (int m = 0; m < kColumns; ++m) {
+      float* weights = weights_ + group * kColumns * kStreamKeys + m * kStreamKeys;
+      float *highest = highest_ + group * kLanes + m,
+            *sums = sums_ + (group * kColumns + m) * kLanes;
+      F top = load(weights);
+#pragma GCC unroll 4
+      for (std::int64_t i = kLanes; i < kStreamKeys; i += kLanes) top = max(load(weights + i), top);
+      if (any_greater(top, set(*highest))) rise_column(group, m, max_lane(top));
+      const F most = set(*highest);
+      F total = load(sums);
+#pragma GCC unroll 2
+      for (std::int64_t i = 0; i < kStreamKeys; i += 2 * kLanes) {
+        F a = exp2(sub(load(weights + i), most));
+        F b = exp2(sub(load(weights + i + kLanes), most));
+        total = add(total, add(a, b));
+        if (scales != nullptr) {
+          a = mul(a, load(scales + i));
+          b = mul(b, load(scales + i + kLanes));
+        }
+        store_in_order(a, b, weights + i / 2);
+      }
+      store(total, sums);
+    }
+  }
+  void rise_column(std::int64_t group, std::int64_t column, float top) {
+    float* highest = highest_ + group * kLanes + column;
+    float* sums = sums_ + (group * kColumns + column) * kLanes;
+    const float now = std::max(top, *highest);
+    const F factor = exp2(set(*highest - now));
+    *highest = now;
+    store(mul(load(sums), factor), sums);
+    float* out = out_ + group * kColumns * stride_ + column * kBlock;
+    for (std::int64_t d = 0; d < stride_; d += kBlock, out += kColumns * kBlock) {
+      for (int n = 0; n < kBlock; n += kLanes) store(mul(load(out + n), factor), out + n);
+    }
+  }
+#endif
+
   // Logits of a group of columns become weights, in pairs where products are of pairs. `scales`: of
   // the values of the kStreamKeys keys, or null.
   void soften(std::int64_t group, const float* scales) {
+#if HYLA_TARGET_HAS_PAIRS
+    if constexpr (Tiles::kByColumn) return soften_columns(group, scales);
+#endif
     constexpr std::int64_t kFloats = kColumns * kStreamKeys;
     float* weights = weights_ + group * kFloats;
     float *highest = highest_ + group * kLanes, *sums = sums_ + group * kLanes;
@@ -363,6 +416,10 @@ class Stream {
       const std::int64_t at = (head * groups_ + m / kColumns) * kLanes + m % kColumns;
       highest[m] = highest_[at];
       sums[m] = 0.0f;
+      if constexpr (Tiles::kByColumn) {
+        sums[m] = sum(load(sums_ + (head * groups_ * kColumns + m) * kLanes));
+        continue;
+      }
       for (int r = 0; r < kKeys; ++r) sums[m] += sums_[at + r * kColumns];
     }
     for (std::int64_t m = 0; m < tile_.count; ++m) {
@@ -380,16 +437,17 @@ class Stream {
   const AttentionTile& tile_;
   Sight sight_;
   Logits logits_;
-  std::int64_t groups_;     // of kColumns columns, of a head
-  std::int64_t elements_;   // of a query or key, in whole vectors
-  std::int64_t stride_;     // of an output
-  bool bytes_;              // rows of bytes as they lie in the cache
-  float* queries_;          // [heads, groups, kColumns, elements]
-  float* out_;              // [heads, groups, kColumns, stride]
-  float* weights_;          // [heads, groups, kStreamKeys, kColumns]: logits, then weights
-  float *highest_, *sums_;  // [heads, groups, kLanes], a column in every kColumns-th lane
-  float* in_order_;         // [groups, kColumns, stride]: the outputs of a head
-  float* lines_;            // [kStreamKeys, lines_stride]
+  std::int64_t groups_;    // of kColumns columns, of a head
+  std::int64_t elements_;  // of a query or key, in whole vectors
+  std::int64_t stride_;    // of an output
+  bool bytes_;             // rows of bytes as they lie in the cache
+  float* queries_;         // [heads, groups, kColumns, elements]
+  float* out_;             // [heads, groups, kColumns, stride]
+  float* weights_;         // [heads, groups, kStreamKeys, kColumns]: logits, then weights
+  // [heads, groups, kLanes], a column in every kColumns-th lane; by column, sums have a vector each
+  float *highest_, *sums_;
+  float* in_order_;  // [groups, kColumns, stride]: the outputs of a head
+  float* lines_;     // [kStreamKeys, lines_stride]
   float* line_;
   const char *keys_[2][kStreamKeys], *values_[2][kStreamKeys];  // of head 0: now, and the next
 };

@@ -4,6 +4,10 @@
 // Logits are products along D. A vector of them is a few keys by kColumns columns, so that neither
 // the softmax nor the products with values move anything between lanes. With pairs of bfloat16 the
 // two keys of a pair are those whose weights lie in the same lane of neighbouring vectors.
+//
+// Eight columns of pairs are enough products for each key to hide its way into the lanes: a vector
+// of logits is sixteen keys of one column then, nothing is summed over lanes, and the keys of a pair
+// are neighbours.
 #if defined(HYLA_CPU_ATTENTION_TILES_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_TILES_H_
 #undef HYLA_CPU_ATTENTION_TILES_H_
@@ -26,8 +30,89 @@ struct StreamTiles {
   // not.
   static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
 
+  static constexpr bool kByColumn = Op::kSummed == 2 && kColumns == 8;
+  static constexpr int kTileKeys = kByColumn ? kLanes : kKeys;  // whose logits are made together
+  static constexpr int kApart = kByColumn ? 1 : kKeys;          // the keys of a pair
+
+  static constexpr std::int64_t logit_at(std::int64_t key, std::int64_t column) {
+    return kByColumn ? column * kStreamKeys + key : key * kColumns + column;
+  }
+  // Weights, after the softmax.
+  static constexpr std::int64_t weight_at(std::int64_t step, std::int64_t column) {
+    return kByColumn ? column * kStreamKeys + step : step * kColumns + column;
+  }
+
   static constexpr bool kAsksTwice = Op::kSummed == 2;
   using Asking = Asked<kStreamKeys, kAsksTwice>;
+
+  // A query among the others of its group, for `products` and `logits_by_column`.
+  static void place_query(const float* query, std::int64_t elements, std::int64_t column,
+                          float* to) {
+    if constexpr (kByColumn) {
+      for (std::int64_t j = 0; j < elements; ++j) to[j * kColumns + column] = query[j];
+    } else {
+      for (std::int64_t j = 0; j < elements; j += kLanes) {
+        std::memcpy(to + j * kColumns + column * kLanes, query + j, kVectorBytes);
+      }
+    }
+  }
+
+#if HYLA_TARGET_HAS_PAIRS
+  template <class Rows>
+  static HYLA_INLINE void four_keys(const char* const* rows, std::int64_t j, Asking& asked,
+                                    P (&to)[Rows::kParts][4]) {
+    P a[Rows::kParts], b[Rows::kParts], c[Rows::kParts], d[Rows::kParts];
+    Rows::keys(rows[0] + j, a);
+    asked.ask();
+    Rows::keys(rows[1] + j, b);
+    asked.ask();
+    Rows::keys(rows[2] + j, c);
+    asked.ask();
+    Rows::keys(rows[3] + j, d);
+    asked.ask();
+#pragma GCC unroll 2
+    for (int n = 0; n < Rows::kParts; ++n) transpose_in_blocks(a[n], b[n], c[n], d[n], to[n]);
+  }
+
+  // Products of sixteen keys with eight queries. Shuffles and products have pipes of their own. A
+  // function for itself: it needs all registers.
+  template <class Rows>
+  static __attribute__((noinline)) void logits_by_column(const char* const* rows,
+                                                         std::int64_t offset, const float* queries,
+                                                         std::int64_t elements, Asking asked,
+                                                         F (&to)[kColumns]) {
+    F sums[kColumns];
+#pragma GCC unroll 8
+    for (int m = 0; m < kColumns; ++m) sums[m] = zero();
+    const float* end = queries + elements * kColumns;
+    for (std::int64_t j = offset; queries < end; j += kVectorBytes) {
+      asm("" : "+r"(rows));  // or addresses would be kept, in registers that vectors need
+      using Four = P[Rows::kParts][4];  // [part][every fourth pair] of four keys
+      Four first, second, third, fourth;
+      four_keys<Rows>(rows, j, asked, first);
+      four_keys<Rows>(rows + 4, j, asked, second);
+      four_keys<Rows>(rows + 8, j, asked, third);
+      four_keys<Rows>(rows + 12, j, asked, fourth);
+#pragma GCC unroll 2
+      for (int n = 0; n < Rows::kParts; ++n, queries += kLanes * kColumns) {
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; ++t) {
+          P pairs[4];  // of all keys: number t, 4 + t, 8 + t, 12 + t
+          transpose_blocks(first[n][t], second[n][t], third[n][t], fourth[n][t], pairs);
+#pragma GCC unroll 4
+          for (int b = 0; b < 4; ++b) {
+#pragma GCC unroll 8
+            for (int m = 0; m < kColumns; ++m) {
+              sums[m] = dot_same_pair(sums[m], pairs[b], queries + (4 * b + t) * kColumns + m);
+            }
+          }
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < kColumns; ++m) to[m] = sums[m];
+  }
+#endif
 
   // Logits of kKeys keys by kColumns columns.
   template <class Rows>
@@ -74,7 +159,7 @@ struct StreamTiles {
   template <class Rows>
   static HYLA_INLINE void ask_for(const RowsAt& next, std::int64_t key) {
     __builtin_prefetch(next[key], 0, 2);
-    if constexpr (Op::kSummed == 2) __builtin_prefetch(next[key + kKeys], 0, 2);
+    if constexpr (Op::kSummed == 2) __builtin_prefetch(next[key + kApart], 0, 2);
     if constexpr (kBlock * Rows::kBytes > kLine) __builtin_prefetch(next[key] + kLine, 0, 2);
   }
 
@@ -99,14 +184,14 @@ struct StreamTiles {
   template <class Rows>
   static HYLA_INLINE void add_block(const RowsAt& rows, const RowsAt& next, const RowsAt& keys,
                                     bool asks, const float* weights, float* out) {
-    constexpr int kSteps = 2 * kKeys / Op::kSummed;  // of two vectors of weights
+    constexpr int kSteps = 2 * kApart / Op::kSummed;
     F sums[kGroup][kValueVectors];
 #pragma GCC unroll 8
     for (int m = 0; m < kGroup; ++m) {
 #pragma GCC unroll 2
       for (int n = 0; n < kValueVectors; ++n) sums[m][n] = load(out + m * kBlock + n * kLanes);
     }
-    for (std::int64_t key = 0; key < kStreamKeys; key += 2 * kKeys) {
+    for (std::int64_t key = 0; key < kStreamKeys; key += 2 * kApart) {
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
         const std::int64_t step = key / Op::kSummed + i;
@@ -116,13 +201,13 @@ struct StreamTiles {
           if constexpr (kAsksTwice) ask_for<Rows>(keys, key + i);
         }
         if constexpr (Op::kSummed == 2) {
-          Rows::values(rows[key + i], rows[key + i + kKeys], values);
+          Rows::values(rows[key + i], rows[key + i + kApart], values);
         } else {
           Rows::values(rows[key + i], values);
         }
 #pragma GCC unroll 8
         for (int m = 0; m < kGroup; ++m) {
-          const Vector x = Op::load_a(weights + step * kColumns + m);
+          const Vector x = Op::load_a(weights + weight_at(step, m));
 #pragma GCC unroll 2
           for (int n = 0; n < kValueVectors; ++n) {
             sums[m][n] = Op::add_product(sums[m][n], x, values[n]);

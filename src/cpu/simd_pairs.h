@@ -21,6 +21,49 @@ HYLA_INLINE F spread(F x, int first) {
   return from_floats(_mm512_permutexvar_ps(order, floats(x)));
 }
 
+// Pairs of x, y, z and w as a matrix of four by four: within each block of four lanes, and with
+// blocks as its elements.
+HYLA_INLINE void transpose_in_blocks(P x, P y, P z, P w, P (&to)[4]) {
+  const __m512i a = _mm512_unpacklo_epi32(words(x), words(y));
+  const __m512i b = _mm512_unpackhi_epi32(words(x), words(y));
+  const __m512i c = _mm512_unpacklo_epi32(words(z), words(w));
+  const __m512i d = _mm512_unpackhi_epi32(words(z), words(w));
+  to[0] = from_words(_mm512_unpacklo_epi64(a, c));
+  to[1] = from_words(_mm512_unpackhi_epi64(a, c));
+  to[2] = from_words(_mm512_unpacklo_epi64(b, d));
+  to[3] = from_words(_mm512_unpackhi_epi64(b, d));
+}
+HYLA_INLINE void transpose_blocks(P x, P y, P z, P w, P (&to)[4]) {
+  const __m512i a = _mm512_shuffle_i32x4(words(x), words(y), 0x44);
+  const __m512i b = _mm512_shuffle_i32x4(words(x), words(y), 0xee);
+  const __m512i c = _mm512_shuffle_i32x4(words(z), words(w), 0x44);
+  const __m512i d = _mm512_shuffle_i32x4(words(z), words(w), 0xee);
+  to[0] = from_words(_mm512_shuffle_i32x4(a, c, 0x88));
+  to[1] = from_words(_mm512_shuffle_i32x4(a, c, 0xdd));
+  to[2] = from_words(_mm512_shuffle_i32x4(b, d, 0x88));
+  to[3] = from_words(_mm512_shuffle_i32x4(b, d, 0xdd));
+}
+
+// dot_pairs with the same pair in every lane, which lies in memory. g++ 12 does not know that the
+// instruction takes it from there: it would be one more, and a register.
+HYLA_INLINE F dot_same_pair(F sum, P a, const float* pair) {
+#if defined(__clang__)
+  std::uint32_t bits;
+  std::memcpy(&bits, pair, sizeof bits);
+  return dot_pairs(sum, a, set_pair(bits));
+#else
+  __m512 result = floats(sum);
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(result) : "v"(words(a)), "m"(*pair));
+  return from_floats(result);
+#endif
+}
+
+// Both as bfloat16, one after the other.
+HYLA_INLINE void store_in_order(F first, F second, void* to) {
+  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(floats(second), floats(first)));
+  _mm512_storeu_si512(to, both);
+}
+
 // The bfloat16 of the bytes of a one-byte dtype, low and high bytes apart, and those of bytes from
 // 128 on. All of them are exact.
 struct ByteTable {
