@@ -87,8 +87,8 @@ struct StreamTiles {
     const float* end = queries + elements * kColumns;
     for (std::int64_t j = offset; queries < end; j += kVectorBytes) {
       asm("" : "+r"(rows));  // or addresses would be kept, in registers that vectors need
-      using Four = P[Rows::kParts][4];  // [part][every fourth pair] of four keys
-      Four first, second, third, fourth;
+      using Keys = P[Rows::kParts][4];  // [part][every fourth pair] of four keys
+      Keys first, second, third, fourth;
       four_keys<Rows>(rows, j, asked, first);
       four_keys<Rows>(rows + 4, j, asked, second);
       four_keys<Rows>(rows + 8, j, asked, third);
