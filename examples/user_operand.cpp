@@ -84,8 +84,8 @@ int main() {
   params.kv_lengths = TensorView(lengths.data(), {2});
   hyla::attention::run(params);
 
-  // The ring went through float64, the dense cache through whatever is fastest here: float32 sums over
-  // at most 21 values of size 1.
+  // The ring went through float64, the dense cache through whatever is fastest here: float32 sums
+  // over at most 21 values of size 1.
   for (std::size_t i = 0; i < from_ring.size(); ++i) {
     if (!(std::abs(from_ring[i] - from_dense[i]) < 1e-5f)) {
       std::printf("value %zu: %g from the ring, %g from the dense cache\n", i,

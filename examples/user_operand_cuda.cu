@@ -1,5 +1,5 @@
-// A KV cache that hyla knows nothing about, in hyla's prefill and decode kernels on a GPU: the last kCapacity
-// tokens of each sequence in a ring buffer. The same operand type, on the host, gives the
+// A KV cache that hyla knows nothing about, in hyla's prefill and decode kernels on a GPU: the last
+// kCapacity tokens of each sequence in a ring buffer. The same operand type, on the host, gives the
 // reference. Compiled by nvcc and linked with hyla::hyla and hyla::kernels.
 #include <cuda_runtime.h>
 #include <hyla/attention_decode.h>

@@ -18,8 +18,8 @@ double deviation(DType dtype) {
   return dtype == DType::kFloat8E4M3 ? kE4m3Deviation : dtype == DType::kInt8 ? kInt8Deviation : 1;
 }
 
-// One of keys and values: [blocks, tokens, Hk, D] with its scales, whatever the cache's layout; of a
-// ragged cache one block of all tokens.
+// One of keys and values: [blocks, tokens, Hk, D] with its scales, whatever the cache's layout; of
+// a ragged cache one block of all tokens.
 struct Half {
   TensorView values, scales;
 };

@@ -20,9 +20,9 @@ struct CaseOptions {
   bool fresh_rows = false;  // prefill: some rows start from zero, whatever the pool holds
   bool extras = false;      // optional arguments: bias, sinks, LSE, fused norm, window offsets
   bool wide_indices = false;  // int64 instead of int32
-  // Not 0: which of the rarer arguments the call has is drawn from it, the dtypes, numbers and kinds
-  // of caches that an engine seldom uses. Not from the problem's seed: calls of one problem and one
-  // set of options differ in nothing but what their tensors hold.
+  // Not 0: which of the rarer arguments the call has is drawn from it, the dtypes, numbers and
+  // kinds of caches that an engine seldom uses. Not from the problem's seed: calls of one problem
+  // and one set of options differ in nothing but what their tensors hold.
   std::uint64_t variety = 0;
 
   static CaseOptions plain() { return {}; }

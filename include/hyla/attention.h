@@ -98,9 +98,9 @@ struct AppendParams {
 HYLA_API void run(const RunParams& params, Workspace workspace = {}, const Context& context = {});
 HYLA_API void append(const AppendParams& params, const Context& context = {});
 
-// Upper bounds of all attention calls that will share a workspace. A call takes less too, and is then
-// slower: of keys and values of one byte, prompts of many tokens read 16-bit copies in the workspace,
-// which has room for those of max_kv_length + max_tokens keys.
+// Upper bounds of all attention calls that will share a workspace. A call takes less too, and is
+// then slower: of keys and values of one byte, prompts of many tokens read 16-bit copies in the
+// workspace, which has room for those of max_kv_length + max_tokens keys.
 struct RunBounds {
   std::int64_t max_sequences = 0, max_tokens = 0, max_kv_length = 0;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;

@@ -1,5 +1,5 @@
-// The decode kernels of NVIDIA's Hopper GPUs over KV operands of your own: a few queries a row, keys
-// split evenly over the GPU by the lengths on the device.
+// The decode kernels of NVIDIA's Hopper GPUs over KV operands of your own: a few queries a row,
+// keys split evenly over the GPU by the lengths on the device.
 //
 //     attention::RunParams params{.q = q, .out = out, .cu_seqlens = offsets};
 //     attention::cuda::decode<128>(params, my_keys, my_values, kv_heads, workspace, context);

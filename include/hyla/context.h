@@ -7,8 +7,8 @@
 
 namespace hyla {
 
-// A caller's own thread pool: calls body(task, i) for every i in [0, count), some of them at the same
-// time, and returns when all are done.
+// A caller's own thread pool: calls body(task, i) for every i in [0, count), some of them at the
+// same time, and returns when all are done.
 using ParallelFor = void (*)(void* pool, int count, void (*body)(void* task, int i), void* task);
 
 struct Context {

@@ -133,8 +133,8 @@ struct PrefillParams {
   TensorView out;                  // [total, Hs, V]; dtype of q
   TensorView cu_seqlens{};         // [N + 1]
   TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
-  // tokens of the longest sequence, where the host knows; 0: the sequences are taken to be alike. It
-  // helps to choose an implementation on a GPU; a wrong one costs time and changes no result
+  // tokens of the longest sequence, where the host knows; 0: the sequences are taken to be alike.
+  // It helps to choose an implementation on a GPU; a wrong one costs time and changes no result
   std::int64_t max_length = 0;
   // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: every row
   // starts from zero, and is padding only where read_slots says so. Only read with state_out

@@ -27,8 +27,8 @@ __device__ __forceinline__ void store_element(float16* to, float x) {
   to->bits = __half_as_ushort(__float2half_rn(x));
 }
 
-// The next element of a strided line. The compiler does not see through the step: it would otherwise
-// keep the address of every element in registers that the state needs.
+// The next element of a strided line. The compiler does not see through the step: it would
+// otherwise keep the address of every element in registers that the state needs.
 template <class Element>
 __device__ __forceinline__ void step_to_next(Element*& at, std::int64_t stride) {
   at += stride;
@@ -72,9 +72,10 @@ __device__ __forceinline__ float sum_over_group(float x, unsigned group) {
 //
 // One thread is one (batch item, value head, value element); its column of KEY_HEAD_DIM state
 // elements lives in registers over all tokens of the sequence (beyond 128, or in blocks that are no
-// multiple of 8 threads, the compiler keeps a part in local memory). Nothing is checked here but what would leave the tensors: a slot past the pool
-// makes the sequence padding, offsets are clamped to total_seq_len. The overload with a context
-// checks everything and runs the library's tuned kernels.
+// multiple of 8 threads, the compiler keeps a part in local memory). Nothing is checked here but
+// what would leave the tensors: a slot past the pool makes the sequence padding, offsets are
+// clamped to total_seq_len. The overload with a context checks everything and runs the library's
+// tuned kernels.
 template <DType work_dtype, DType state_dtype, int KEY_HEAD_DIM, int VALUE_HEAD_DIM,
           int RECURRENCE_BLOCK_SIZE>
 __global__ void __launch_bounds__(RECURRENCE_BLOCK_SIZE) gated_delta_recurrence_fwd_gpu(

@@ -1,21 +1,9 @@
-// Clusters of CTAs: where one is, their barrier, and words sent into each other's shared memory.
+// Clusters of CTAs: their barrier, and words sent into each other's shared memory.
 #pragma once
 
 #include "arch/mbarrier.cuh"
 
 namespace hyla::arch {
-
-__device__ __forceinline__ std::uint32_t cluster_rank() {
-  std::uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-__device__ __forceinline__ std::uint32_t cluster_size() {
-  std::uint32_t size;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  return size;
-}
 
 // Every thread of the cluster arrives, and waits before it arrives again.
 __device__ __forceinline__ void arrive_at_cluster() {

@@ -30,8 +30,8 @@ __device__ __forceinline__ void mma_16x8x16(float* d, const std::uint32_t* a, st
 }
 
 // d += a b, tf32 operands given as float32 bits, of which the low 13 are ignored. With lane = 4 g +
-// t: a holds (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b (t, g), (t + 4, g); d (g, 2t), (g, 2t +
-// 1) and the same of row g + 8.
+// t: a holds (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4); b (t, g), (t + 4, g); d (g, 2t), (g,
+// 2t + 1) and the same of row g + 8.
 __device__ __forceinline__ void mma_16x8x8_tf32(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                                 std::uint32_t a2, std::uint32_t a3,
                                                 std::uint32_t b0, std::uint32_t b1) {

@@ -5,8 +5,8 @@
 
 namespace hyla::arch {
 
-// d += a b; with lane = 4 g + t: a holds columns 2 t and 2 t + 1 of row g and of row g + 8, b rows 2
-// t and 2 t + 1 of column g; d (g, 2t), (g, 2t + 1) and the same of row g + 8.
+// d += a b; with lane = 4 g + t: a holds columns 2 t and 2 t + 1 of row g and of row g + 8, b rows
+// 2 t and 2 t + 1 of column g; d (g, 2t), (g, 2t + 1) and the same of row g + 8.
 __device__ __forceinline__ void mma_16x8x8_bf16(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                                 std::uint32_t b) {
   asm volatile(

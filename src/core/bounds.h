@@ -1,4 +1,5 @@
-// Upper bounds of what a caller may announce. Every product of the largest ones stays inside 64 bits.
+// Upper bounds of what a caller may announce. Every product of the largest ones stays inside 64
+// bits.
 #pragma once
 
 #include <cstdint>

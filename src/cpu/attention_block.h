@@ -1,6 +1,6 @@
-// Attention of a block of many columns. They lie in the lanes, so that the softmax needs no sum over
-// lanes; keys and values are brought near some at a time and meet all columns there. Compiled for
-// each target (see foreach_target.h).
+// Attention of a block of many columns. They lie in the lanes, so that the softmax needs no sum
+// over lanes; keys and values are brought near some at a time and meet all columns there. Compiled
+// for each target (see foreach_target.h).
 #if defined(HYLA_CPU_ATTENTION_BLOCK_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_BLOCK_H_
 #undef HYLA_CPU_ATTENTION_BLOCK_H_

@@ -6,8 +6,8 @@
 // two keys of a pair are those whose weights lie in the same lane of neighbouring vectors.
 //
 // Eight columns of pairs are enough products for each key to hide its way into the lanes: a vector
-// of logits is sixteen keys of one column then, nothing is summed over lanes, and the keys of a pair
-// are neighbours.
+// of logits is sixteen keys of one column then, nothing is summed over lanes, and the keys of a
+// pair are neighbours.
 #if defined(HYLA_CPU_ATTENTION_TILES_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_TILES_H_
 #undef HYLA_CPU_ATTENTION_TILES_H_

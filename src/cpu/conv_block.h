@@ -163,8 +163,8 @@ struct SilusBehind {
   }
 };
 
-// Four taps over four tokens that have three others before them in x. Returns the number of channels
-// done.
+// Four taps over four tokens that have three others before them in x. Returns the number of
+// channels done.
 inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int64_t x_stride,
                                 bfloat16* out, std::int64_t out_stride) {
   alignas(64) bfloat16 nowhere[2 * kZipped];

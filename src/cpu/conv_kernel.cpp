@@ -190,8 +190,8 @@ inline void run_row(const conv::UpdateProblem& p, const ConvRow& r) {
   }
 }
 
-// The first token and the window of a row to come: rows lie apart, and no prefetcher of the hardware
-// knows where the next one is.
+// The first token and the window of a row to come: rows lie apart, and no prefetcher of the
+// hardware knows where the next one is.
 inline void ask_for(const conv::Problem& p, std::int64_t row, const ConvBlock& b) {
   if (p.sequences.length(row) == 0 || p.padding(row)) return;
   const auto x_bytes = static_cast<std::int64_t>(size_of(p.x.dtype));

@@ -1,7 +1,7 @@
 // A few tokens at once on a group of value rows: every token's products with the state before all
 // of them, a triangular solve among the tokens, one update. The mathematics of cpu/gdn_chunk.h
-// without matrix tiles, for MTP, whose state is read and written once. Compiled for each target (see
-// foreach_target.h).
+// without matrix tiles, for MTP, whose state is read and written once. Compiled for each target
+// (see foreach_target.h).
 #if defined(HYLA_CPU_GDN_TOGETHER_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_GDN_TOGETHER_H_
 #undef HYLA_CPU_GDN_TOGETHER_H_

@@ -1,5 +1,5 @@
-// What a token brings to one head: q, k, v as floats, its gates as numbers. Compiled for each target
-// (see foreach_target.h).
+// What a token brings to one head: q, k, v as floats, its gates as numbers. Compiled for each
+// target (see foreach_target.h).
 #if defined(HYLA_CPU_GDN_TOKENS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_GDN_TOKENS_H_
 #undef HYLA_CPU_GDN_TOKENS_H_
@@ -70,8 +70,8 @@ inline void store_values(const core::TokenView& view, std::int64_t offset, std::
 
 inline std::int64_t padded(std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// q and k of a head as floats with a zero tail, normalised when asked, q scaled; their product. They
-// may stand where they go. Both norms come before anything waits for them.
+// q and k of a head as floats with a zero tail, normalised when asked, q scaled; their product.
+// They may stand where they go. Both norms come before anything waits for them.
 template <class T>
 HYLA_INLINE void scale_token(const gdn::Problem& p, const T* from_q, const T* from_k, float* q,
                              float* k, Token& t) {

@@ -2,9 +2,9 @@
 // foreach_target.h).
 //
 // 2^u comes from a polynomial of degree 4 on [0, 1), the best in relative error, 2^-18.5. Rounding
-// adds 2^-22, and that of u = -x log2(e) up to |u| 2^-24.5: the result is within 2^-18 of itself for
-// |x| < 16 and within 2^-16 for all x down to -88. Rounding to bfloat16 costs up to 512 times that,
-// to float16 128 times. Below -88 a SiLU is smaller than 2^-120, but not exactly zero.
+// adds 2^-22, and that of u = -x log2(e) up to |u| 2^-24.5: the result is within 2^-18 of itself
+// for |x| < 16 and within 2^-16 for all x down to -88. Rounding to bfloat16 costs up to 512 times
+// that, to float16 128 times. Below -88 a SiLU is smaller than 2^-120, but not exactly zero.
 #if defined(HYLA_CPU_QUICK_SIGMOID_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_QUICK_SIGMOID_H_
 #undef HYLA_CPU_QUICK_SIGMOID_H_

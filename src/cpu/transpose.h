@@ -1,4 +1,5 @@
-// Transposed copies of matrices of 32-bit elements. Compiled for each target (see foreach_target.h).
+// Transposed copies of matrices of 32-bit elements. Compiled for each target (see
+// foreach_target.h).
 #if defined(HYLA_CPU_TRANSPOSE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_TRANSPOSE_H_
 #undef HYLA_CPU_TRANSPOSE_H_

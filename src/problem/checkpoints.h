@@ -5,9 +5,9 @@
 
 namespace hyla {
 
-// Where the host sees them: token counts in rising order up to the row's length, ended by a negative
-// one. Returns how many there are. Looks no further than the first wrong one: a list may claim any
-// number of columns.
+// Where the host sees them: token counts in rising order up to the row's length, ended by a
+// negative one. Returns how many there are. Looks no further than the first wrong one: a list may
+// claim any number of columns.
 inline std::int64_t check_checkpoint_offsets(const core::IndexView& offsets,
                                              const core::Sequences& sequences, std::int64_t row) {
   const std::int64_t length = sequences.length(row);

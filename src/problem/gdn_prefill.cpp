@@ -74,7 +74,8 @@ void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& 
   }
 }
 
-// Which tokens are checkpoints and where they go, on the host. Nothing of a padding row is looked at.
+// Which tokens are checkpoints and where they go, on the host. Nothing of a padding row is looked
+// at.
 void check_checkpoint_rows(const PrefillProblem& p) {
   for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
     if (p.slots.read_slot(n) == core::kNullSlot) continue;

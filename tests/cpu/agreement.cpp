@@ -1,4 +1,5 @@
-// Every CPU implementation that this machine can run, forced by name, against the float64 reference.
+// Every CPU implementation that this machine can run, forced by name, against the float64
+// reference.
 #include <gtest/gtest.h>
 
 #include <string>

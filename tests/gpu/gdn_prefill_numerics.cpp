@@ -192,7 +192,8 @@ TEST_F(GpuPrefillNumerics, ErrorOfThePlainAlgorithm) {
   fill(params(never).gate.value, [](std::int64_t, double) { return 0.0; });
   compare_with_plain("alpha = 1", never);
 
-  // On both sides of what the kernels call mild, ln(2) * 12 / 64 = 0.13 a token, and beyond float32.
+  // On both sides of what the kernels call mild, ln(2) * 12 / 64 = 0.13 a token, and beyond
+  // float32.
   for (const double mean : {0.1, 0.2, 0.8, 3.0}) {
     Call call = heads_of("seed=3");
     fill(params(call).gate.value,

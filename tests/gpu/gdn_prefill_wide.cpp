@@ -1,6 +1,6 @@
 // Chunked prefill with K above 128 on the matrix units: a state of 256 keys, columns in two halves,
-// zeros past K. Every option against the float64 reference; the kernels that walk token by token are
-// judged beside it where they take the problem.
+// zeros past K. Every option against the float64 reference; the kernels that walk token by token
+// are judged beside it where they take the problem.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -146,8 +146,8 @@ TEST_F(GpuPrefillWide, CornersOfTheGate) {
   with("ln(alpha) = -100", "log", [](std::int64_t i, double x) { return i % 3 == 0 ? x : -100.0; });
 }
 
-// Keys of length 16 and beta up to 1 under gates that wipe more than the keys add: rows of the inverse
-// that fp16 cannot hold.
+// Keys of length 16 and beta up to 1 under gates that wipe more than the keys add: rows of the
+// inverse that fp16 cannot hold.
 TEST_F(GpuPrefillWide, LongKeysThatGrowBetweenWipes) {
   Call call =
       random_call(parse_problem("gdn_prefill:lens=200+300,hq=1,hv=2,k=256,v=64,gate=linear"));

@@ -1,6 +1,7 @@
 // Valid calls with one to three fields made wrong in every way that a caller can think of. Whatever
 // they are, a call is done or refused: no crash, no hang, and a refused one has written nothing.
-// Run under the sanitizers this also shows that no check reads or computes beyond what it was given.
+// Run under the sanitizers this also shows that no check reads or computes beyond what it was
+// given.
 #include <gtest/gtest.h>
 #include <hyla/error.h>
 

@@ -122,9 +122,9 @@ HYLA_HOST_DEVICE inline int part_units(int units) {
   return fewest > kPartUnits ? fewest : kPartUnits;
 }
 
-// Partial results of the pieces that do not hold all keys of their queries. A CTA has a slot for what
-// it begins and leaves to others, and one for the end of what CTAs before it began. Where a row's
-// bits are its own, it has two for the former, in turns, and one for each part of the latter.
+// Partial results of the pieces that do not hold all keys of their queries. A CTA has a slot for
+// what it begins and leaves to others, and one for the end of what CTAs before it began. Where a
+// row's bits are its own, it has two for the former, in turns, and one for each part of the latter.
 struct Pieces {
   float* values = nullptr;  // [CTAs, slots, rows, D]
   float2* sums = nullptr;   // [CTAs, slots, rows]: maximum (of log2), sum of weights

@@ -185,8 +185,8 @@ __device__ __forceinline__ void find_own_entry(const Arguments& a, int index, Ow
   __syncthreads();
 }
 
-// Parts are added one after the other, as a CTA does that has them all. Grid: (entries, at most rows /
-// kRowsAtOnce).
+// Parts are added one after the other, as a CTA does that has them all. Grid: (entries, at most
+// rows / kRowsAtOnce).
 template <class Shape>
 __global__ void __launch_bounds__(kCombineThreads)
     attention_combine_own(const __grid_constant__ Arguments a) {

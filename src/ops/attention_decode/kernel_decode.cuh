@@ -241,9 +241,9 @@ __device__ __forceinline__ void use_values(const Arguments& a, const WarpQueries
   }
 }
 
-// The listed segments, of which the first may be alone so far (`rest` then lists the others, once in
-// every warp). One loop fills the ring and uses it, so that little code lies before the first copy.
-// `met`: how often the warps have met.
+// The listed segments, of which the first may be alone so far (`rest` then lists the others, once
+// in every warp). One loop fills the ring and uses it, so that little code lies before the first
+// copy. `met`: how often the warps have met.
 template <class Shape, class List>
 __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list, Ring<Shape>& ring,
                                        Meeting<Shape>& meeting, int& met, float* merge_area,

@@ -17,8 +17,8 @@ struct WarpState {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 };
 
-// Where warps meet without waiting for each other: a warp leaves what it found in a segment and goes
-// on; when all have, each adds up a part of it, in the order of the keys.
+// Where warps meet without waiting for each other: a warp leaves what it found in a segment and
+// goes on; when all have, each adds up a part of it, in the order of the keys.
 template <class Shape>
 struct Meeting {
   float2 sums[Shape::kWarps][kWarpRows];  // top and sum
@@ -71,8 +71,8 @@ __device__ __forceinline__ void bring(WarpState<Shape>& state, Meeting<Shape>& m
   for (int i = 0; i < Shape::D / 16; ++i) {
     const float(&o)[4] = state.values[i];
     float* to = own + i * 16 + value_element<Shape>(lane);
-    // One by one: as pairs they would have to lie side by side in registers, where the products that
-    // made them do not want them.
+    // One by one: as pairs they would have to lie side by side in registers, where the products
+    // that made them do not want them.
     store_alone(to, o[0]);
     store_alone(to + Shape::kMergePitch, o[1]);
     store_alone(to + kValueDistance<Shape>, o[2]);

@@ -242,7 +242,8 @@ class Ring {
     base += chunk * 16;
     asm volatile("" : "+l"(base));  // one multiply-add gives an address, if this is one register
     std::uint32_t to = first_target(slot, own + member_ * kOwnRows, chunk);
-    // Half of it in a uniform register, beside a policy in others, is an illegal instruction (13.0).
+    // Half of it in a uniform register, beside a policy in others, is an illegal instruction
+    // (13.0).
     asm volatile("" : "+r"(to));
     const bool mine = kOwnRows >= kRowsAtOnce || own < kOwnRows;
 #pragma unroll

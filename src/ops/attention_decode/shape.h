@@ -51,8 +51,8 @@ struct Shape {
   static_assert(kParts >= 1 && kSlots >= 2);
 };
 
-// The sizes of the kernel for more than 8 packed query rows over 16-bit caches: one warpgroup, whose
-// warps fill one ring together. Two CTAs an SM hide each other's barriers.
+// The sizes of the kernel for more than 8 packed query rows over 16-bit caches: one warpgroup,
+// whose warps fill one ring together. Two CTAs an SM hide each other's barriers.
 template <class Stored_, int D_>
 struct WideShape {
   using Given = Arguments;

@@ -5,8 +5,8 @@
 
 namespace hyla::attention::decode {
 
-// `stream(ring, complete, rest)` works off the listed segments; where they are not complete it calls
-// `rest`, once in every warp, which lists those that follow the first.
+// `stream(ring, complete, rest)` works off the listed segments; where they are not complete it
+// calls `rest`, once in every warp, which lists those that follow the first.
 template <class Shape, class Stream>
 __device__ __forceinline__ void work_off(const Arguments& a, const Share& share,
                                          WorkList<Shape>& list, std::uint32_t tiles,

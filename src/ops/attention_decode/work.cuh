@@ -2,9 +2,9 @@
 //
 // An item is one row's queries (a chunk of them where they are many) against the keys of one block
 // of KV heads. Its keys are cut into units of 16 on a grid that starts at key 0. All units of the
-// batch lie in a line, and the line is cut into equal shares, one a CTA. Where a row's bits must not
-// depend on other rows, items are cut into parts by their own length, and a part is done by the CTA
-// in whose share it begins.
+// batch lie in a line, and the line is cut into equal shares, one a CTA. Where a row's bits must
+// not depend on other rows, items are cut into parts by their own length, and a part is done by the
+// CTA in whose share it begins.
 #pragma once
 
 #include "ops/attention_decode/shape.h"
@@ -184,8 +184,8 @@ struct Part {
         begin(item * items.units + number * items.part_units) {}
 };
 
-// The CTA's part `index` of a row, `listed` after the first of the CTA; `at`: the row's first unit in
-// the line.
+// The CTA's part `index` of a row, `listed` after the first of the CTA; `at`: the row's first unit
+// in the line.
 template <class Shape>
 __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, const Items& items,
                                                 int index, int listed, int at, const Share& share) {
@@ -200,7 +200,8 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
     from = part.number * items.part_units;
     to = min(from + items.part_units, items.units);
     segment.piece = slot + 2 + listed;
-    // Threads add what others noted: a sum is not written where the one before it may still be read.
+    // Threads add what others noted: a sum is not written where the one before it may still be
+    // read.
     if (item_at >= share.begin) {
       if (from > 0) segment.before = slot + ((part.number - 1) & 1);
       segment.piece = to < items.units ? slot + (part.number & 1) : -1;
@@ -311,8 +312,8 @@ __device__ __forceinline__ void list_first(const Arguments& a, const Share& shar
   __syncthreads();
 }
 
-// The number of the first part that begins in the share, where parts are not cut by shares. The list
-// is empty.
+// The number of the first part that begins in the share, where parts are not cut by shares. The
+// list is empty.
 template <class Shape>
 __device__ __forceinline__ int first_whole_part(const Arguments& a, const Share& share,
                                                 WorkList<Shape>& list) {

@@ -41,8 +41,8 @@ void launch_widened(const Queries& q, const ByteRows& keys, const ByteRows& valu
   rows.enough = static_cast<int>((2 * launch.processors + q.kv_heads - 1) / q.kv_heads);
   rows.mask = q.mask;
   WidenedRows value_rows = rows;
-  // Multiplying columns hides behind the products of heads of 256 only; narrower ones are multiplied
-  // when they are widened. Probabilities times scales may leave the range of float16.
+  // Multiplying columns hides behind the products of heads of 256 only; narrower ones are
+  // multiplied when they are widened. Probabilities times scales may leave the range of float16.
   constexpr bool kFolds = Dim == 256;
   rows.folds = kFolds && keys.scale_groups == 1;
   rows.scales = key_scales;

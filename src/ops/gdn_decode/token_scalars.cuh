@@ -63,8 +63,8 @@ __device__ __forceinline__ GateBits load_gates(const DecodeArguments& a, std::ui
                            at<O>(a.beta_stride, row, head), head);
 }
 
-// The same by a whole warp from memory. GatesFirst: theirs is the longest way to go; kVK, where that
-// was measured to help. `more` asks for what is needed later.
+// The same by a whole warp from memory. GatesFirst: theirs is the longest way to go; kVK, where
+// that was measured to help. `more` asks for what is needed later.
 template <Options O, class Io, int K, bool GatesFirst, class More>
 __device__ __forceinline__ TokenScalars make_scalars(const DecodeArguments& a, std::uint32_t row,
                                                      std::uint32_t head, std::uint32_t key_head,

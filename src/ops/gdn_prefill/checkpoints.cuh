@@ -1,7 +1,7 @@
-// After how many tokens of a sequence its state is kept: every n, or as a list says. A list may name
-// any token. Chunks stay where they are all the same, so outputs and states have the bits of a call
-// without the list: for a token inside a chunk, the chunk's first tokens are walked over as a chunk
-// of their own, and then the whole chunk from the state before it.
+// After how many tokens of a sequence its state is kept: every n, or as a list says. A list may
+// name any token. Chunks stay where they are all the same, so outputs and states have the bits of a
+// call without the list: for a token inside a chunk, the chunk's first tokens are walked over as a
+// chunk of their own, and then the whole chunk from the state before it.
 #pragma once
 
 #include "ops/gdn_prefill/chunk.cuh"

@@ -25,7 +25,8 @@ __device__ __forceinline__ std::uint32_t block_offset(int lane) {
 }
 
 // The same for the inverse of a diagonal block, which is kept transposed: its column is written by
-// the thread that finds it. load_matrices_transposed gives a left operand, load_matrices a right one.
+// the thread that finds it. load_matrices_transposed gives a left operand, load_matrices a right
+// one.
 __device__ __forceinline__ std::uint32_t inverse_offset(int lane) {
   return static_cast<std::uint32_t>(((lane & 7) + (lane >> 4) * 8) * kBlockPitch +
                                     (lane >> 3 & 1) * 8) *

@@ -1,6 +1,6 @@
 // Rows of T = (I + L)^-1 in float32, by one warp, for chunks in which the recurrence grows beyond
-// the range of fp16: then the blocks of chunk_inverse.cuh hold an infinity. Slow, and rare: keys are
-// normalised, or beta small, wherever a state is to stay bounded.
+// the range of fp16: then the blocks of chunk_inverse.cuh hold an infinity. Slow, and rare: keys
+// are normalised, or beta small, wherever a state is to stay bounded.
 #pragma once
 
 #include "device/reduce.cuh"

@@ -151,8 +151,8 @@ __device__ __forceinline__ void scaled_block(std::uint32_t (&r)[4], const float 
   r[3] = pack<T>(y[6] * row8, y[7] * row8);
 }
 
-// L: the warp's diagonal block in float32; what is on and above the diagonal is not read. `rows`: what
-// rows l / 4 and l / 4 + 8 are multiplied by, beta and what the keys' lengths make of it.
+// L: the warp's diagonal block in float32; what is on and above the diagonal is not read. `rows`:
+// what rows l / 4 and l / 4 + 8 are multiplied by, beta and what the keys' lengths make of it.
 __device__ __forceinline__ void store_diagonal(const DiagonalBlock& y, bool mild, float2 rows,
                                                const std::uint32_t (&gates)[2][64],
                                                InverseScratch& scratch, int thread) {
@@ -265,8 +265,8 @@ __device__ __forceinline__ void store_scores(const float (&product)[32], bool mi
   arch::fence_async_proxy();
 }
 
-// T' = T diag(column_t) into a tile, with the fence. Rows: T is that of an L with normalised columns,
-// and T' = diag(a) T diag(column_t).
+// T' = T diag(column_t) into a tile, with the fence. Rows: T is that of an L with normalised
+// columns, and T' = diag(a) T diag(column_t).
 template <bool Rows, class Io>
 __device__ __forceinline__ void store_inverse(const InverseScratch& scratch,
                                               const MaskFactors& masks, Io* tile, int thread) {

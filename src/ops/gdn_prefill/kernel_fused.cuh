@@ -11,9 +11,9 @@ namespace hyla::gdn {
 inline constexpr int kFusedThreads = 512;
 inline constexpr int kStateRegisters = 192, kAuxiliaryRegisters = 64;
 
-// grid: one CTA an SM, or as many as there are tasks. Where sequences may be long enough for kernels
-// of their own (long_rows.cuh), two instances run behind these, one of which ends at once: Longs if
-// there are such sequences, the other one if not.
+// grid: one CTA an SM, or as many as there are tasks. Where sequences may be long enough for
+// kernels of their own (long_rows.cuh), two instances run behind these, one of which ends at once:
+// Longs if there are such sequences, the other one if not.
 template <class Io, bool Normalised, bool Longs>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused(const __grid_constant__ FusedArguments a) {

@@ -1,8 +1,8 @@
 // T', P and the factors of all chunks of all heads, for kernels that then walk over the chunks. The
 // four warpgroups of a CTA work on their own, each on a chunk of a head; the next one's keys come
-// while the inverse of this one is made. T' and P take the place of the queries, and the next queries
-// come when they have left. Of K above 128 the halves take turns in the same tiles; then both products
-// are there before anything is made of them.
+// while the inverse of this one is made. T' and P take the place of the queries, and the next
+// queries come when they have left. Of K above 128 the halves take turns in the same tiles; then
+// both products are there before anything is made of them.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
@@ -53,8 +53,8 @@ struct PrepareCursor {
     row = to;
     find_tokens(all.a.p, all.row(row), begin, length);
   }
-  // To the last row that begins at or before a slot: this one, the next, and then by halves, as each
-  // look is a wait for memory.
+  // To the last row that begins at or before a slot: this one, the next, and then by halves, as
+  // each look is a wait for memory.
   __device__ __forceinline__ void advance(const RecordRows& all, int slot) {
     int low = row, high = all.count();
     for (int look = row + 1; high - low > 1; look = (low + high) / 2) {
@@ -66,8 +66,8 @@ struct PrepareCursor {
   }
 };
 
-// Does one of two tokens not hold to 0 <= beta |k|^2 <= 2? `squares`: |k|^2, of normalised keys with
-// the L2 norm.
+// Does one of two tokens not hold to 0 <= beta |k|^2 <= 2? `squares`: |k|^2, of normalised keys
+// with the L2 norm.
 __device__ __forceinline__ bool grows(float2 beta, float2 squares) {
   const float x = beta.x * squares.x, y = beta.y * squares.y;
   return !(x >= 0.0f && x <= kMostErased && y >= 0.0f && y <= kMostErased);
@@ -233,7 +233,8 @@ class Prepare {
       arch::wgmma_wait<0>();
       arch::pin(product);
     }
-    // With both products in registers there are none to keep K K^T in, so columns are always normalised.
+    // With both products in registers there are none to keep K K^T in, so columns are always
+    // normalised.
     const bool normalise = Halves > 1 && a.p.l2norm;
     const bool own_grows = normalise ? store_normalised_lower(product, held, mild, place)
                                      : store_lower_part(product, held, mild, n);
@@ -302,7 +303,8 @@ class Prepare {
     }
   }
 
-  // L and the factors that wait for the keys' lengths. Whether a token of the warp makes states grow.
+  // L and the factors that wait for the keys' lengths. Whether a token of the warp makes states
+  // grow.
   __device__ __forceinline__ bool store_lower_part(const float (&product)[32], float held,
                                                    bool mild, int n) {
     const auto& gates = s.gates[n & 1];

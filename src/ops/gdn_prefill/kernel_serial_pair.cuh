@@ -1,5 +1,5 @@
-// The serial part of prefill for K above 128 with all multiprocessors busy: a CTA has two blocks of 64
-// value rows of one head of one sequence.
+// The serial part of prefill for K above 128 with all multiprocessors busy: a CTA has two blocks of
+// 64 value rows of one head of one sequence.
 #pragma once
 
 #include "arch/grid_dependency.cuh"

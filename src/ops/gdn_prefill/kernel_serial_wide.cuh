@@ -1,5 +1,6 @@
-// The serial part of prefill for K above 128: a CTA has 64 value rows of one part of one head of one
-// sequence. A warpgroup goes from state to state, another one makes the outputs, a thread loads.
+// The serial part of prefill for K above 128: a CTA has 64 value rows of one part of one head of
+// one sequence. A warpgroup goes from state to state, another one makes the outputs, a thread
+// loads.
 #pragma once
 
 #include "arch/grid_dependency.cuh"

@@ -1,5 +1,5 @@
-// Whether sequences much longer than the others are taken out of the fused kernel (long_rows.cuh), and
-// how many: weighed on the host with what it knows and on the device with the lengths.
+// Whether sequences much longer than the others are taken out of the fused kernel (long_rows.cuh),
+// and how many: weighed on the host with what it knows and on the device with the lengths.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,8 @@ struct LongPlan {
   HYLA_HOST_DEVICE std::int64_t balanced() const {
     return shared(rows, chunks, 0, multiprocessors);
   }
-  // The `count` longest are taken out, which have `prepared` chunks, `longest` the first of them; the
-  // first of the others has `next`. Their walk has up to `parts` parts.
+  // The `count` longest are taken out, which have `prepared` chunks, `longest` the first of them;
+  // the first of the others has `next`. Their walk has up to `parts` parts.
   HYLA_HOST_DEVICE std::int64_t cost(int count, int prepared, int longest, int next,
                                      int parts) const {
     if (count == 0) return shared(rows, chunks, longest, multiprocessors);
@@ -66,8 +66,9 @@ inline int long_rows(LongPlan& plan, std::int64_t rows, std::int64_t heads, std:
   plan.most_parts = 8 * plan.heads <= multiprocessors ? 2 : 1;
   plan.rows = static_cast<int>(std::min<std::int64_t>(rows, 1 << 30));
   plan.chunks = static_cast<int>(tokens / 64);
-  // The look takes 10 us: where the longest sequence takes longer than all work shared evenly. If it
-  // is not known, where it would if it were twice as long as the mean, or might many times as long.
+  // The look takes 10 us: where the longest sequence takes longer than all work shared evenly. If
+  // it is not known, where it would if it were twice as long as the mean, or might many times as
+  // long.
   constexpr std::int64_t kWorst = 8, kLook = 3000;
   const std::int64_t known = (longest > 0 ? std::min(longest, tokens) : 0) / 64;
   const std::int64_t guess =

@@ -1,6 +1,6 @@
 // Sequences so much longer than the others that they alone would decide how long the fused kernel
-// takes: one CTA a head would walk over them while all others have ended. They are prepared chunk by
-// chunk by all multiprocessors and walked over with their value rows cut (kernel_prepare.cuh,
+// takes: one CTA a head would walk over them while all others have ended. They are prepared chunk
+// by chunk by all multiprocessors and walked over with their value rows cut (kernel_prepare.cuh,
 // kernel_serial.cuh), and the fused kernel has the other sequences on the multiprocessors that are
 // left. Which sequences these are is found on the device, by the CTAs that prepare: the host knows
 // neither the lengths nor whether there are any.
@@ -60,9 +60,9 @@ __device__ __forceinline__ int find_length(const PrefillProblem& p, int row) {
 
 inline constexpr int kSearchedRows = 512;
 
-// The longest rows and their chunks in order, as many as may be taken out and one more; by all threads
-// of a CTA, with a barrier after it. `lengths` is scratch for 2 kSearchedRows numbers. Of more rows
-// only those that are longer than all work shared evenly are looked at.
+// The longest rows and their chunks in order, as many as may be taken out and one more; by all
+// threads of a CTA, with a barrier after it. `lengths` is scratch for 2 kSearchedRows numbers. Of
+// more rows only those that are longer than all work shared evenly are looked at.
 __device__ __forceinline__ void rank_long_rows(const FusedArguments& a, LongRows& s, int* lengths) {
   const int rows = static_cast<int>(a.p.sequences.rows);
   const int thread = own_thread(), threads = static_cast<int>(blockDim.x);
@@ -113,7 +113,8 @@ __device__ __forceinline__ void rank_long_rows(const FusedArguments& a, LongRows
   if (!all && thread == 0) s.top[count] = least;
 }
 
-// By all threads of a CTA, with a barrier after it. Only where a.long_rows > 0. `scratch`: see above.
+// By all threads of a CTA, with a barrier after it. Only where a.long_rows > 0. `scratch`: see
+// above.
 __device__ __forceinline__ void find_long_rows(const FusedArguments& a, LongRows& s, int* scratch) {
   const int rows = static_cast<int>(a.p.sequences.rows), thread = own_thread();
   rank_long_rows(a, s, scratch);

@@ -1,7 +1,7 @@
 // K above 128 when all multiprocessors are busy: two warpgroups with 64 value rows by 256 keys each
-// share keys, queries, T' and P. Each makes its outputs itself, from registers, a quarter of the keys
-// at a time; the products of one fill the gaps of the other. That takes less traffic of shared memory
-// a value row than wide_chain.cuh, and longer a chunk.
+// share keys, queries, T' and P. Each makes its outputs itself, from registers, a quarter of the
+// keys at a time; the products of one fill the gaps of the other. That takes less traffic of shared
+// memory a value row than wide_chain.cuh, and longer a chunk.
 #pragma once
 
 #include "ops/gdn_prefill/wide_chain.cuh"

@@ -1,7 +1,7 @@
-// Which kernels are expected to be fastest: a cost model in microseconds, fitted to what random shapes
-// took on an H200 (`hyla bench --plans`), with what the host knows of a batch: sequences, heads, tokens
-// in all and, if the caller said so, of the longest sequence. Gates are on the device, so a quarter of
-// the heads is taken not to forget.
+// Which kernels are expected to be fastest: a cost model in microseconds, fitted to what random
+// shapes took on an H200 (`hyla bench --plans`), with what the host knows of a batch: sequences,
+// heads, tokens in all and, if the caller said so, of the longest sequence. Gates are on the
+// device, so a quarter of the heads is taken not to forget.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,8 @@ struct PlanShape {
   }
   double chunks() const { return static_cast<double>(divided(length(), 64)); }
   double all_chunks() const { return pieces(64); }
-  // Pieces of `size` tokens of all sequences: those that are not alike end anywhere in their last one.
+  // Pieces of `size` tokens of all sequences: those that are not alike end anywhere in their last
+  // one.
   double pieces(std::int64_t size) const {
     const double most = static_cast<double>(rows * divided(length(), size));
     if (rows * length() <= tokens + std::max(rows, tokens / 16)) return most;
@@ -53,7 +54,8 @@ struct PlanShape {
   double waves(double ctas, int at_once = 1) const {
     return std::ceil(ctas / (static_cast<double>(multiprocessors) * at_once));
   }
-  // What the busiest multiprocessor walks over, if CTAs walk over `most` and over `mean` in the mean.
+  // What the busiest multiprocessor walks over, if CTAs walk over `most` and over `mean` in the
+  // mean.
   double busiest(double ctas, double most, double mean) const {
     if (even() || ctas <= multiprocessors) return waves(ctas) * most;
     return std::max(most, mean * ctas / multiprocessors + 0.5 * most);
@@ -63,7 +65,8 @@ struct PlanShape {
 };
 
 // Of sequences whose lengths only the device knows: as likely alike as not, and then the longest is
-// taken to have 7/4 of the mean. The mean of the logarithms, so that what is lost counts by its ratio.
+// taken to have 7/4 of the mean. The mean of the logarithms, so that what is lost counts by its
+// ratio.
 template <class Us>
 double over_lengths(const PlanShape& s, const Us& us) {
   if (s.rows <= 1 || s.longest > 0) return us(s);
@@ -147,8 +150,8 @@ inline bool streams_steps(const PlanShape& s) {
   return !s.narrow_states && s.blocks % 2 == 0 && s.tasks() * s.blocks > 3 * s.multiprocessors;
 }
 
-// Steps of 16 tokens. With a multiprocessor for every 64 value rows they are made ahead, and a step is
-// a latency; otherwise some CTAs share one, loads, products and stores of all of them in turns.
+// Steps of 16 tokens. With a multiprocessor for every 64 value rows they are made ahead, and a step
+// is a latency; otherwise some CTAs share one, loads, products and stores of all of them in turns.
 inline double steps_at_us(const PlanShape& s) {
   const auto steps = static_cast<double>(PlanShape::divided(s.length(), 16));
   const double ctas = static_cast<double>(s.tasks()) * s.blocks;
@@ -191,8 +194,8 @@ inline double block_us(const PlanShape& s) { return over_lengths(s, block_at_us)
 inline double steps_us(const PlanShape& s) { return over_lengths(s, steps_at_us); }
 inline double vk_us(const PlanShape& s) { return over_lengths(s, vk_at_us); }
 
-// T', P and factors of all chunks, four warpgroups a multiprocessor: the first chunk is a latency, and
-// the more there are the better they fill each other's gaps.
+// T', P and factors of all chunks, four warpgroups a multiprocessor: the first chunk is a latency,
+// and the more there are the better they fill each other's gaps.
 inline double prepare_us(const PlanShape& s) {
   const double each = (s.wide() ? 4.65 : 3.24) * (s.norm ? 1.08 : 1.0);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
@@ -207,15 +210,15 @@ struct Walks {
   double us = 0;
 };
 
-// `ctas` of one or two blocks walk over chunks with outputs, the busiest multiprocessor over `chunks`; no
-// faster than the memory, of which they ask for `again` times the bytes.
+// `ctas` of one or two blocks walk over chunks with outputs, the busiest multiprocessor over
+// `chunks`; no faster than the memory, of which they ask for `again` times the bytes.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
                         double again = 1.0) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
   const double narrow = blocks_a_cta == 2 ? (crowded ? 1.55 : 1.54) : crowded ? 1.06 : 1.06;
   const double wide = blocks_a_cta == 2 ? 2.62 : crowded ? 1.44 : 1.46;
-  // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for more
-  // than the memory has.
+  // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for
+  // more than the memory has.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
   constexpr double kBytesPerUs = 4.51e6, kCachedBytesPerUs = 6.02e6;
   const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;

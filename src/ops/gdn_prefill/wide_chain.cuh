@@ -1,6 +1,6 @@
 // The serial chain of state_chain.cuh for K above 128, by two warpgroups. One holds S^T of 64 value
-// rows by 256 keys, 128 accumulators a thread, and goes from state to state; before it changes S, it
-// leaves it in shared memory, and later U, for the other one, which makes the outputs:
+// rows by 256 keys, 128 accumulators a thread, and goes from state to state; before it changes S,
+// it leaves it in shared memory, and later U, for the other one, which makes the outputs:
 //
 //     state    | S_0 K, S_1 K | S_2 K, S_3 K | W | T' W | U | S_0, S_1 += | S_2, S_3 += |
 //     outputs                                | S Q                | P U | O leaves |

@@ -1,6 +1,6 @@
-// Shared memory of the serial kernel for K above 128, and the one thread that fills it. Keys, queries
-// and the rest of a chunk have rings of their own, two places each, and are asked for in the order in
-// which places get free.
+// Shared memory of the serial kernel for K above 128, and the one thread that fills it. Keys,
+// queries and the rest of a chunk have rings of their own, two places each, and are asked for in
+// the order in which places get free.
 #pragma once
 
 #include "ops/gdn_prefill/serial_feed.cuh"

@@ -1,6 +1,6 @@
 // A warp's value rows in registers and what one token does to them, for the kernels that take
-// everything: any dims, dtypes, layouts and strides, in float32. Lane l holds columns l, l + 32, ...
-// of K; lane r holds the sums of row r.
+// everything: any dims, dtypes, layouts and strides, in float32. Lane l holds columns l, l + 32,
+// ... of K; lane r holds the sums of row r.
 #pragma once
 
 #include "device/dtype.cuh"
