@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <utility>
@@ -88,6 +89,22 @@ double streaming_us(double bytes, int threads, double seconds) {
     update(data.get() + begin, std::min(share, floats - begin));
   };
   const auto run = [&] { cpu::parallel_for(context, count, update_part); };
+  return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
+}
+
+double copying_us(double bytes, int threads, double seconds) {
+  const double moved = std::min(bytes, kLargestBytes);
+  const Context context = on(threads);
+  const int count = moved < kSmallBytes ? 1 : cpu::thread_count(context);
+  const std::size_t size = std::max<std::size_t>(static_cast<std::size_t>(moved / 2), 1);
+  const std::vector<std::byte> from(size, std::byte{1});
+  std::vector<std::byte> to(size);
+  const auto copy_part = [&](int member) {
+    const auto range = cpu::part_of(static_cast<std::int64_t>(size), count, member);
+    std::memcpy(to.data() + range.begin, from.data() + range.begin,
+                static_cast<std::size_t>(range.end - range.begin));
+  };
+  const auto run = [&] { cpu::parallel_for(context, count, copy_part); };
   return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
 }
 

@@ -19,6 +19,9 @@ Timing time_runs(const std::function<void()>& body, double seconds);
 // Time to read `bytes`/2 bytes and write them back in place, on `threads` threads (0: all).
 double streaming_us(double bytes, int threads, double seconds);
 
+// Time to copy `bytes`/2 bytes to another place, on `threads` threads (0: all).
+double copying_us(double bytes, int threads, double seconds);
+
 // Time to read `bytes` bytes, in order, on `threads` threads (0: all).
 double reading_us(double bytes, int threads, double seconds);
 

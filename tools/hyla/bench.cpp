@@ -150,6 +150,10 @@ double limit_us(const ProblemSpec& spec, const testing::Work& work, double secon
     return std::max(memory, work.matrix_flops / matrix_flops(seconds) * 1e6);
   }
   const int threads = static_cast<int>(spec.threads);
+  // From one place to another, and little arithmetic on the way.
+  if (spec.operation == testing::Operation::kConvPrefill) {
+    return testing::copying_us(work.bytes, threads, seconds);
+  }
   const bool reads = spec.operation == testing::Operation::kAttentionDecode;
   const double memory = reads ? testing::reading_us(work.bytes, threads, seconds)
                               : testing::streaming_us(work.bytes, threads, seconds);
@@ -304,8 +308,8 @@ void add_bench(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "bench",
       "Time calls and compare with what the machine can do: the limit is an in-place update of\n"
-      "the same bytes (attention decode: reading them), or the same arithmetic (as "
-      "matrix\n"
+      "the same bytes (attention decode: reading them; convolution over tokens on a CPU: a\n"
+      "copy), or the same arithmetic (as matrix\n"
       "products where the operation is made of them), measured in the same run on the same\n"
       "threads. On a GPU 'host us' is what the host spends on a call: validation, dispatch, "
       "launch;\n"
