@@ -12,7 +12,7 @@
 //             + half an ulp of float32, for E's own rounding
 //
 // The relative error is taken per vector, so that a large head cannot hide a wrong small one; a
-// log-sum-exp counts as 1 at least. A case whose bound would allow anything fails. NaN
+// log-sum-exp counts as 1 at least. A vector that N itself misses has a bound of its own. NaN
 // and infinity must be where E has them. What E leaves untouched (still poison) must be untouched
 // to the bit, and so must every input, guard zone and stride gap.
 #pragma once
@@ -27,6 +27,9 @@ inline constexpr double kFactor = 4.0;
 // The floor, because small tensors can be lucky and have almost no naive error: so many roundoffs
 // of float32, and one of the operands' dtype where that is coarser.
 inline constexpr double kFloorRoundoffs = 16.0;
+
+// Of a vector's size: by so much N misses it, in sums that cancel.
+inline constexpr double kHopeless = 0.25;
 
 struct Comparison {
   bool ok = true;
