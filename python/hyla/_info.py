@@ -106,12 +106,12 @@ def workspace_bytes(
     for name in names:
         if isinstance(maxima[name], bool) or not hasattr(maxima[name], "__index__"):
             raise TypeError(f"{name}: expected an int, got {type(maxima[name]).__name__}")
-    bounds = [int(maxima[bound].__index__()) for bound in names]
-    io, index = _dtype("dtype", dtype), _cuda_index(device)
+    io = _dtype("dtype", dtype)
+    bounds = [int(maxima[bound].__index__()) for bound in names] + [io, _cuda_index(device)]
     if operation == "gdn.prefill":
-        return _core.prefill_workspace_bytes(*bounds, io, index)
-    cache = io if cache_dtype is None else _dtype("cache_dtype", cache_dtype)
-    return _core.run_workspace_bytes(*bounds, io, index, cache)
+        return _core.prefill_workspace_bytes(*bounds)
+    bounds.append(io if cache_dtype is None else _dtype("cache_dtype", cache_dtype))
+    return _core.run_workspace_bytes(*bounds)
 
 
 def _dtype(argument: str, dtype: object) -> int:
