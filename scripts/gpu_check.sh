@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU: builds with CUDA, runs the GPU tests, measures the benchmarks and
 # writes bench/results/<gpu>.json. Works offline where the tools are already there.
-# HYLA_BUILD names a build of these very sources to use instead of making one.
+# HYLA_BUILD names a build of these very sources to use instead of making one; HYLA_TEST_SECONDS is
+# how long a share of the tests may take (240).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,15 +29,24 @@ failed=0
 if [ -x "$build/tests/hyla_gpu_tests" ]; then
   # The float64 reference on the CPU takes most of the time, so several processes share the GPU.
   shards=$(($(nproc) < 16 ? $(nproc) : 16))
+  seconds=${HYLA_TEST_SECONDS:-240}
   pids=()
   for ((i = 0; i < shards; i++)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$build/tests/hyla_gpu_tests" \
-      --gtest_brief=1 >"$logs/$i" 2>&1 &
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout -k 5 "$seconds" \
+      "$build/tests/hyla_gpu_tests" >"$logs/$i" 2>&1 &
     pids+=($!)
   done
   for ((i = 0; i < shards; i++)); do
-    wait "${pids[$i]}" || failed=1
-    cat "$logs/$i"
+    status=0
+    wait "${pids[$i]}" || status=$?
+    [ "$status" = 0 ] || failed=1
+    grep -vE '^\[ +(RUN|OK) |^\[-+\]|^$' "$logs/$i" || true
+    if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+      # A kernel that does not end must not hide which test called it.
+      echo "gpu-check: share $i did not end within $seconds s, in" \
+        "$(grep -E '^\[ RUN' "$logs/$i" | tail -n 1 | sed 's/.*\] //'); its slowest tests before:"
+      grep -E '^\[       OK' "$logs/$i" | sed -E 's/.*\] (.*) \(([0-9]+) ms\)/\2 ms \1/' | sort -rn | head -n 3
+    fi
   done
 else
   echo "gpu-check: there are no GPU tests in this build" >&2
