@@ -6,10 +6,13 @@ set(hyla_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/hyla")
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 # What hyla/attention_prefill.h and attention_decode.h include, for programs that link hyla::kernels.
-foreach(folder arch core device ops/attention_decode ops/attention_prefill)
+foreach(folder arch core device ops/attention ops/attention_decode ops/attention_prefill)
   file(GLOB headers "${PROJECT_SOURCE_DIR}/src/${folder}/*.cuh" "${PROJECT_SOURCE_DIR}/src/${folder}/*.h")
   if(folder STREQUAL core)
     set(headers "${PROJECT_SOURCE_DIR}/src/core/views.h")
+  endif()
+  if(folder STREQUAL ops/attention)
+    set(headers "${PROJECT_SOURCE_DIR}/src/ops/attention/operand_queries.cuh")
   endif()
   list(FILTER headers EXCLUDE REGEX "/(kv_rows|launch_prefill|launch_instances|launch_decode|plan)\\.h$") # built-in caches
   install(FILES ${headers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/hyla/kernels/${folder}")

@@ -5,9 +5,10 @@
 
 namespace hyla::arch {
 
-// Every thread of the cluster arrives, and waits before it arrives again.
-__device__ __forceinline__ void arrive_at_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+// Every thread of the cluster arrives, and waits before it arrives again. Of what it wrote before,
+// the others see only mbarriers behind fence_mbarrier_init(): a release would wait for memory.
+__device__ __forceinline__ void arrive_at_cluster_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void wait_for_cluster() {

@@ -236,8 +236,9 @@ void check_bounds(const PrefillBounds& bounds) {
   core::check_head_dim("value_dim", bounds.value_dim, "V");
   const bool io =
       bounds.io == DType::kFloat32 || bounds.io == DType::kBFloat16 || bounds.io == DType::kFloat16;
-  if (bounds.device.index < 0)
+  if (bounds.device.index < 0) {
     fail("device", "a number >= 0", text(std::int64_t{bounds.device.index}));
+  }
   if (!io) fail("io", "dtype float32 or bfloat16 or float16", name_of(bounds.io));
 }
 

@@ -1,5 +1,5 @@
-// Rows whose keys several CTAs see: their pieces are added up by whoever comes last, or by a second
-// kernel, in an order that the lengths decide.
+// Rows whose keys several CTAs see: their pieces are added up by a second kernel, in an order that
+// the lengths decide.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -37,7 +37,7 @@ TEST_F(GpuAttentionPieces, SameBitsEveryTime) {
   }
 }
 
-// Words by which warps count themselves are as they were after each replay, whatever the lengths.
+// Which CTAs leave pieces, and for whom, changes with the lengths.
 TEST_F(GpuAttentionPieces, ACapturedGraphFollowsNewLengths) {
   const auto call = [](const char* kvlen, int seed) {
     return random_call(

@@ -1,11 +1,7 @@
 // Launching the decode kernels over operands of the user's.
 #pragma once
 
-#include <hyla/kv_operand.h>
-#include <hyla/workspace.h>
-
-#include <string>
-
+#include "ops/attention/operand_queries.cuh"
 #include "ops/attention_decode/launch_shape.cuh"
 #include "ops/attention_decode/operands.h"
 
@@ -13,30 +9,17 @@ namespace hyla::attention::decode {
 
 template <int HeadDim>
 Plan plan_over_operands(const Queries& queries, const Context& context) {
-  int processors = 0;
-  if (cudaError_t e =
-          cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, context.device.index);
-      e != cudaSuccess) {
-    device::fail("context.device", e);
-  }
   Plan plan;
   plan.dim = HeadDim;
   plan.wide = many_queries(queries) && queries.scale > 0;
-  plan.ctas = std::min(processors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
+  plan.ctas = std::min(processors_of(context), kMaxCtas) * (plan.wide ? kWideCtas : 1);
   set_entries(plan, queries);
   return plan;
 }
 
 template <int HeadDim, class K>
 void check_operands(const Queries& queries, const K& k) {
-  if (queries.q.dtype != dtype_of<typename K::dtype>) {
-    throw InvalidArgument("q", std::string("dtype ") + name_of(dtype_of<typename K::dtype>),
-                          name_of(queries.q.dtype));
-  }
-  if (padded(std::max(queries.head_dim, queries.value_dim)) != HeadDim) {
-    throw InvalidArgument("q", "a head dim that pads to " + std::to_string(HeadDim),
-                          describe(queries.q));
-  }
+  check_operand_queries<HeadDim, K>(queries);
   const char* reason = refuses_queries(queries, static_cast<std::int64_t>(k.max_context_length()));
   if (reason == nullptr && (queries.head_dim % 8 != 0 || queries.value_dim % 8 != 0)) {
     reason = "head dims are no multiples of 8";
@@ -47,15 +30,11 @@ void check_operands(const Queries& queries, const K& k) {
 template <int HeadDim, class K, class V>
 void launch_operands(const Queries& queries, const K& k, const V& v, const Workspace& workspace,
                      const Context& context) {
-  using Element =
-      std::conditional_t<std::is_same_v<typename K::dtype, bfloat16>, __nv_bfloat16, __half>;
+  using Element = DeviceElement<K>;
   check_operands<HeadDim>(queries, k);
   if (queries.rows == 0 || queries.q.shape[0] == 0) return;
   const Plan plan = plan_over_operands<HeadDim>(queries, context);
-  const std::size_t needed = workspace_bytes(plan);
-  if (workspace.data == nullptr || workspace.bytes < needed) {
-    throw WorkspaceTooSmall(needed, workspace.bytes);
-  }
+  check_room(workspace, workspace_bytes(plan));
   OperandArguments<K, V> arguments;
   set_queries(arguments, queries, kAllRows);
   arguments.cache.kv_heads = static_cast<int>(queries.kv_heads);

@@ -1,18 +1,11 @@
 // Launching the prefill kernel over operands of the user's.
 #pragma once
 
-#include <hyla/kv_operand.h>
-
-#include <string>
-
+#include "ops/attention/operand_queries.cuh"
 #include "ops/attention_prefill/launch_tile.cuh"
 #include "ops/attention_prefill/operand_rows.h"
 
 namespace hyla::attention {
-
-template <class Operand>
-using DeviceElement =
-    std::conditional_t<std::is_same_v<typename Operand::dtype, bfloat16>, __nv_bfloat16, __half>;
 
 // The operand's own tile of eight rows says where its memory is: (dim, heads, rows).
 template <int Dim, class Operand>
@@ -36,29 +29,15 @@ RowsTensor rows_tensor(const Operand& operand, const Context& context) {
 template <int HeadDim, class K, class V>
 void launch_operands(const Queries& queries, const K& k, const V& v, const Workspace& workspace,
                      const Context& context) {
-  if (queries.q.dtype != dtype_of<typename K::dtype>) {
-    throw InvalidArgument("q", std::string("dtype ") + name_of(dtype_of<typename K::dtype>),
-                          name_of(queries.q.dtype));
-  }
-  if (padded_dim(static_cast<int>(std::max(queries.head_dim, queries.value_dim))) != HeadDim) {
-    throw InvalidArgument("q", "a head dim that pads to " + std::to_string(HeadDim),
-                          describe(queries.q));
-  }
+  check_operand_queries<HeadDim, K>(queries);
   if (const char* reason = tile_refuses(queries)) {
     throw Unsupported("attention.prefill", {{"cuda_prefill", false, reason}});
   }
   if (queries.rows == 0 || queries.q.shape[0] == 0) return;
-  const auto needed = static_cast<std::size_t>(Schedule::bytes(queries.rows));
-  if (workspace.data == nullptr || workspace.bytes < needed) {
-    throw WorkspaceTooSmall(needed, workspace.bytes);
-  }
+  check_room(workspace, static_cast<std::size_t>(Schedule::bytes(queries.rows)));
   TileLaunch launch;
   launch.workspace = workspace.data;
-  if (cudaError_t e = cudaDeviceGetAttribute(&launch.processors, cudaDevAttrMultiProcessorCount,
-                                             context.device.index);
-      e != cudaSuccess) {
-    device::fail("context.device", e);
-  }
+  launch.processors = processors_of(context);
   launch_tile<DeviceElement<K>, HeadDim>(queries, OperandRows<K>{k},
                                          rows_tensor<HeadDim>(k, context), OperandRows<V>{v},
                                          rows_tensor<HeadDim>(v, context), launch, context);

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "arch/cluster.cuh"
-#include "arch/cluster_arrival.cuh"
 #include "arch/registers.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
