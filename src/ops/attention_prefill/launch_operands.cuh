@@ -19,8 +19,8 @@ RowsTensor rows_tensor(const Operand& operand, const Context& context) {
     constexpr bool kSixteens = Operand::page_size > 0 && Operand::page_size % 16 == 0;
     return rows_tensor({spec.base, spec.dtype, static_cast<std::int64_t>(spec.dims[2]),
                         spec.strides[2] / size, static_cast<std::int64_t>(spec.dims[1]),
-                        spec.strides[1] / size, static_cast<std::int64_t>(spec.dims[0]),
-                        kSixteens});
+                        spec.strides[1] / size, static_cast<std::int64_t>(spec.dims[0]), kSixteens},
+                       Dim);
   } else {
     return {};
   }

@@ -30,7 +30,8 @@ bool has_groups(const CacheView& cache, const KvRows& rows) {
   return rows.outer_rows != 0 && (cache.kind != KvCache::Kind::kPaged || rows.tokens % 8 == 0);
 }
 
-RowsTensor tensor_of(const CacheView& cache, const KvRows& rows, const TensorView& values) {
+RowsTensor tensor_of(const CacheView& cache, const KvRows& rows, const TensorView& values,
+                     int kernel_dim) {
   if (!has_groups(cache, rows)) return {};
   const auto size = static_cast<std::int64_t>(size_of(values.dtype));
   const int last = values.rank - 1;
@@ -38,8 +39,8 @@ RowsTensor tensor_of(const CacheView& cache, const KvRows& rows, const TensorVie
       rows.outers < 1 ? 0 : (rows.outers - 1) * rows.outer_rows + rows.tokens;
   const bool sixteens = cache.kind != KvCache::Kind::kRagged && rows.tokens % 16 == 0;
   return rows_tensor({values.data, values.dtype, count, rows.token_bytes / size,
-                      values.shape[last - 1], rows.head_bytes / size, values.shape[last],
-                      sixteens});
+                      values.shape[last - 1], rows.head_bytes / size, values.shape[last], sixteens},
+                     kernel_dim);
 }
 
 BuiltInLaunch* instance(DType dtype, std::int64_t dim) {
@@ -202,8 +203,9 @@ void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
     return;
   }
   const KvRows keys = kv_rows(cache, cache.k), values = kv_rows(cache, cache.v);
-  instance(q.q.dtype, dim)(q, keys, tensor_of(cache, keys, cache.k), values,
-                           tensor_of(cache, values, cache.v), launch, context);
+  const int kernel_dim = padded_dim(static_cast<int>(dim));
+  instance(q.q.dtype, dim)(q, keys, tensor_of(cache, keys, cache.k, kernel_dim), values,
+                           tensor_of(cache, values, cache.v, kernel_dim), launch, context);
 }
 
 }  // namespace hyla::attention

@@ -32,11 +32,13 @@ struct RowsMatrix {
   bool sixteens;  // sixteen tokens that start at a multiple of sixteen lie together, inside
 };
 
-inline RowsTensor rows_tensor(const RowsMatrix& m) {
+// kernel_dim: of the kernel, whose tiles are that wide whatever the rows are: keys and values may
+// differ, and a box that brought less would leave its barrier waiting.
+inline RowsTensor rows_tensor(const RowsMatrix& m, int kernel_dim) {
   constexpr std::int64_t kMostRows = 0x7fffff00;  // coordinates are int32
   if (m.rows < 1 || m.rows > kMostRows || m.row_stride < 1) return {};
   const bool folded = m.dim % 64 == 0;
-  const int chunks = padded_dim(static_cast<int>(m.dim)) / 64;
+  const int chunks = kernel_dim / 64;
   const int groups = folded && m.sixteens ? 2 : 1;
   RowsTensor result;
   result.box = {8 * groups, folded ? 1 : chunks};

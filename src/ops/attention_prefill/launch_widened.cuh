@@ -51,7 +51,7 @@ void launch_widened(const Queries& q, const ByteRows& keys, const ByteRows& valu
 
   TileArguments<WidenedRows, WidenedRows> a = tile_arguments(q, rows, value_rows, launch);
   const auto tensor = [&](void* data, std::int64_t dim) {
-    return rows_tensor({data, q.q.dtype, room, dim, q.kv_heads, room * dim, dim, true});
+    return rows_tensor({data, q.q.dtype, room, dim, q.kv_heads, room * dim, dim, true}, Dim);
   };
   const RowsTensor key_tensor = tensor(key_memory, q.head_dim);
   const RowsTensor value_tensor = tensor(value_memory, q.value_dim);
