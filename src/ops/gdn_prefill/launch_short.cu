@@ -10,7 +10,8 @@ namespace {
 
 MtpProblem as_blocks(const PrefillProblem& p) {
   MtpProblem result = as_mtp(p);
-  result.update_state = p.final.present();
+  // Without update_state every write slot is null, of which the block kernel knows only so.
+  result.update_state = p.final.present() && p.slots.write_limit > 0;
   return result;
 }
 
