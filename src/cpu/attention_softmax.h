@@ -57,9 +57,8 @@ struct Logits {
   void cap(float* scaled, std::int64_t count) const {
     if (softcap <= 0) return;
     for (std::int64_t i = 0; i < count; i += kLanes) {
-      const F e = exp(mul(load(scaled + i), set(2.0f / softcap)));
-      const F tanh = sub(set(1.0f), div(set(2.0f), add(e, set(1.0f))));
-      store(mul(set(softcap * kLog2E), tanh), scaled + i);
+      const F part = tanh(mul(load(scaled + i), set(1.0f / softcap)));
+      store(mul(set(softcap * kLog2E), part), scaled + i);
     }
   }
 };

@@ -11,6 +11,7 @@
 //     max_modulo<n>         over lanes that are n apart
 //     transpose4            of four vectors, within blocks of four lanes
 //     exp                   within 2 ulp, 0 below the smallest normal number, inf above the largest
+//     tanh                  within 8 roundoffs of itself, however small
 //     exp2                  of numbers up to 0, within 2e-7 of it, 1 of 0
 //     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
 //                           adds a.even * b.even + a.odd * b.odd; even, odd and pack_pairs

@@ -4,9 +4,12 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
-// 2^n * e^r with |r| <= ln(2)/2, e^r by its Taylor polynomial, whose error is below 2^-24 there.
-HYLA_INLINE F exp(F x) {
-  x = max(set(-87.5f), min(set(89.0f), x));
+// e^x = 2^n * e^r with |r| <= ln(2)/2, e^r = 1 + r + square * r^2 by its Taylor polynomial, whose
+// error is below 2^-24 there.
+struct ExpParts {
+  F n, r, square;
+};
+HYLA_INLINE ExpParts exp_parts(F x) {
   const F n = round(mul(x, set(1.44269504f)));
   F r = fma(n, set(-0.693359375f), x);
   r = fma(n, set(2.12194440e-4f), r);
@@ -16,9 +19,22 @@ HYLA_INLINE F exp(F x) {
   y = fma(y, r, set(1.0f / 24));
   y = fma(y, r, set(1.0f / 6));
   y = fma(y, r, set(0.5f));
-  y = fma(mul(y, r), r, add(r, set(1.0f)));
+  return {n, r, y};
+}
+HYLA_INLINE F exp(F x) {
+  const ExpParts e = exp_parts(max(set(-87.5f), min(set(89.0f), x)));
+  const F y = fma(mul(e.square, e.r), e.r, add(e.r, set(1.0f)));
   // In two steps, so that the largest results do not overflow on the way.
-  return mul(mul(y, power_of_two(sub(n, set(1.0f)))), set(2.0f));
+  return mul(mul(y, power_of_two(sub(e.n, set(1.0f)))), set(2.0f));
+}
+
+// m / (m + 2) with m = e^2x - 1, which is taken as 2^n (e^r - 1) + (2^n - 1): a small m keeps its
+// digits, and with them a small result, where 1 - 2 / (e^2x + 1) would lose them.
+HYLA_INLINE F tanh(F x) {
+  const ExpParts e = exp_parts(max(set(-40.0f), min(set(40.0f), add(x, x))));
+  const F power = power_of_two(e.n);
+  const F m = fma(power, fma(mul(e.square, e.r), e.r, e.r), sub(power, set(1.0f)));
+  return div(m, add(m, set(2.0f)));
 }
 
 // 2^x for x <= 0: 2^floor(x) times that of the rest by a minimax polynomial, which is exact for 0.
