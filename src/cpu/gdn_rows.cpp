@@ -32,6 +32,8 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
   const std::int64_t tokens = p.sequences.tokens * (p.sequences.ragged() ? 1 : p.sequences.rows);
   const std::int64_t bytes =
       tokens * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(steps.dtype));
+  const std::int64_t states = p.sequences.rows * p.heads * p.K * p.V;
+  plan.far = states * static_cast<std::int64_t>(size_of(p.initial.dtype)) > kCacheBytes;
   plan.stream = (p.states_out.present() || p.step_slots.present()) && bytes > kCacheBytes;
   return plan;
 }

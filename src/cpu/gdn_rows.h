@@ -14,6 +14,7 @@ struct RowsPlan {
   std::int64_t parts = 1;  // of a head
   std::int64_t units = 0;  // rows * heads * parts
   bool stream = false;     // states of all tokens go past the caches
+  bool far = false;        // the states do not fit the caches: all that is read comes from memory
 };
 
 struct RowsKernels {

@@ -75,6 +75,59 @@ struct RowTokens {
   alignas(64) float alpha_[kTokenBlock][kLanes], beta_[kTokenBlock][kLanes];
 };
 
+// The heads whose turn comes next, as row * heads + head: what they need is asked for ahead of time.
+// Functions that do nothing else must be inlined: a compiler drops calls without a result.
+template <class S>
+struct HeadsAhead {
+  const gdn::MtpProblem& p;
+  std::int64_t end;        // of this thread's heads
+  bool far;                // everything is in memory, not in a cache
+  std::int64_t known = 0;  // the first one whose pages of memory were not asked for
+
+  bool has(std::int64_t index) const {
+    return index < end && p.slots.read_slot(index / p.heads) != core::kNullSlot;
+  }
+  const S* state(std::int64_t index) const {
+    return pool_at<S>(p.initial, p.slots.read_slot(index / p.heads), index % p.heads);
+  }
+
+  // Pages of some heads together, see prefetch_pages.
+  HYLA_INLINE void ask_pages(std::int64_t index) {
+    if (index < known) return;
+    const std::int64_t bytes = p.K * p.V * static_cast<std::int64_t>(sizeof(S));
+    known = std::min(end, index + std::max<std::int64_t>(1, kPageBytes / bytes));
+    for (; index < known; ++index) {
+      if (has(index)) prefetch_pages(state(index), p.K * p.V);
+    }
+  }
+
+  // q, k and v that the head before does not have.
+  HYLA_INLINE void ask_tokens(std::int64_t index) const {
+    if (!far || !has(index)) return;
+    const std::int64_t row = index / p.heads, head = index % p.heads;
+    const std::int64_t of_q = p.heads / p.q_heads, of_k = p.heads / p.k_heads;
+    const std::int64_t begin = p.sequences.begin(row);
+    const std::int64_t count = std::min(kTokenBlock, p.sequences.length(row));
+    for (std::int64_t t = begin; t < begin + count; ++t) {
+      ask(p.v, p.v.offset(row, t, head / (p.heads / p.v_heads)), p.V);
+      if (head % of_q == 0) ask(p.q, p.q.offset(row, t, head / of_q), p.K);
+      if (head % of_k == 0) ask(p.k, p.k.offset(row, t, head / of_k), p.K);
+      if (head == 0 && p.gate.value.present()) {
+        ask(p.gate.value, p.gate.value.offset(row, t, 0), p.heads);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kPageBytes = 256 << 10;
+
+  static HYLA_INLINE void ask(const core::TokenView& view, std::int64_t offset,
+                              std::int64_t count) {
+    const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+    prefetch_line(static_cast<const char*>(view.data) + offset * size, count * size);
+  }
+};
+
 // One head of one row, value rows v0 to v1, over a pool of S.
 template <class Layout, class S>
 struct HeadWalk {
@@ -82,6 +135,7 @@ struct HeadWalk {
   std::int64_t row, head, v0, v1;
   float* scratch;
   bool stream;
+  HeadsAhead<S>& ahead;
 
   const S* read() const { return pool_at<S>(p.initial, p.slots.read_slot(row), head); }
   std::int64_t commit() const {
@@ -103,7 +157,7 @@ struct HeadWalk {
     const std::int64_t v_head = head / (p.heads / p.v_heads);
     if (length == 0) return copy_through();
     const bool only_final = !p.states_out.present() && !p.step_slots.present();
-    prefetch_pages(read() + p.initial.head_stride, p.K * p.V);
+    ahead.ask_pages(next());
     for (std::int64_t t = 0; t < length; t += kTokenBlock) {
       const std::int64_t count = std::min(kTokenBlock, length - t);
       known.load(p, row, begin + t, count, head);
@@ -125,11 +179,13 @@ struct HeadWalk {
     }
   }
 
-  // From the head's state: the group to fetch while the one at j is worked on. Heads that lie
-  // behind each other are one stream.
-  std::int64_t ahead_of(std::int64_t j, std::int64_t groups) const {
-    if (groups * Layout::kGroup < p.V) return (j + groups * Layout::kGroup) * p.initial.v_stride;
-    return p.initial.head_stride + j * p.initial.v_stride;
+  std::int64_t next() const { return row * p.heads + head + 1; }
+
+  // The value row to fetch while the one so many before it is worked on; past the last one, those
+  // of the next head.
+  const S* fetched(std::int64_t j) const {
+    if (j < p.V) return read() + j * p.initial.v_stride;
+    return (ahead.has(next()) ? ahead.state(next()) : read()) + (j - p.V) * p.initial.v_stride;
   }
 
   // One token, from the pool to the pool.
@@ -138,16 +194,15 @@ struct HeadWalk {
     const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
     const std::int64_t first = v0 * p.initial.v_stride;
-    const std::int64_t behind = v1 < p.V ? v1 * p.initial.v_stride : p.initial.head_stride;
     if (Layout::rows_in_place(token, p.K, v1 - v0, from + first, to == nullptr ? to : to + first,
-                              stride, from + behind, v, o)) {
+                              stride, fetched(v1), v, o)) {
       return;
     }
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
       const std::int64_t offset = j * p.initial.v_stride;
       Layout::step(token, p.K, std::min(Layout::kGroup, v1 - j), from + offset, stride,
-                   to == nullptr ? to : to + offset, stride, from + ahead_of(j, 1), v + j - v0,
-                   o + j - v0);
+                   to == nullptr ? to : to + offset, stride, fetched(j + Layout::kGroup),
+                   v + j - v0, o + j - v0);
     }
   }
 
@@ -159,6 +214,7 @@ struct HeadWalk {
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
     TogetherGroup<Way> groups[2];
     int now = 0;
+    ahead.ask_tokens(next());
     make_products(t, v0, groups[now]);
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup, now = 1 - now) {
       TogetherGroup<Way>& group = groups[now];
@@ -174,7 +230,7 @@ struct HeadWalk {
   void make_products(const Together& t, std::int64_t j, Group& group) const {
     Layout::Together::all_products(t, p.K, std::min(Layout::kGroup, v1 - j),
                                    read() + j * p.initial.v_stride, line_stride(p.initial),
-                                   read() + ahead_of(j, kGroupsAhead), group.ks, group.qs);
+                                   fetched(j + kGroupsAhead * Layout::kGroup), group.ks, group.qs);
   }
 
   // Tokens t to t + count: a group of value rows goes through all of them as floats.
@@ -192,12 +248,12 @@ struct HeadWalk {
       } else {
         std::memcpy(group, kept, static_cast<std::size_t>(inner * outer) * sizeof(float));
       }
-      const S* next = read() + ahead_of(j, 1);
+      const S* later = fetched(j + Layout::kGroup);
       for (std::int64_t i = 0; i < count; ++i) {
         // The next group comes while this one is worked on, a part with every token.
         for (std::int64_t line = t > 0 ? outer : outer * i / count; line < outer * (i + 1) / count;
              ++line) {
-          prefetch_line(next + line * pool_stride, inner);
+          prefetch_line(later + line * pool_stride, inner);
         }
         Layout::step(tokens[i], p.K, n, group, inner, group, inner, group, v[i] + j - v0,
                      o[i] + j - v0);
@@ -278,13 +334,14 @@ template <class Layout, class S>
 void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
   const std::int64_t width = p.V / plan.parts;
   RowTokens tokens;
+  HeadsAhead<S> ahead{p, (units.end + plan.parts - 1) / plan.parts, plan.far};
   for (std::int64_t unit = units.begin; unit < units.end;) {
     const std::int64_t index = unit / plan.parts, part = unit % plan.parts;
     const std::int64_t last = std::min(plan.parts, part + units.end - unit);
     const std::int64_t row = index / p.heads;
     if (p.slots.read_slot(row) != core::kNullSlot) {
       const HeadWalk<Layout, S> walk{
-          p, row, index % p.heads, part * width, last * width, scratch, plan.stream};
+          p, row, index % p.heads, part * width, last * width, scratch, plan.stream, ahead};
       walk.run(tokens);
     }
     unit += last - part;
