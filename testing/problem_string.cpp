@@ -79,6 +79,7 @@ constexpr Choice<DType> kStateTypes[] = {
     {"f32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"f16", DType::kFloat16}};
 constexpr Choice<DType> kKvTypes[] = {{"bf16", DType::kBFloat16},
                                       {"f16", DType::kFloat16},
+                                      {"f32", DType::kFloat32},
                                       {"e4m3", DType::kFloat8E4M3},
                                       {"int8", DType::kInt8}};
 constexpr Choice<gdn::StateLayout> kLayouts[] = {{"vk", gdn::StateLayout::kVK},

@@ -117,6 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_decode:b=2,t=4,hq=4,hk=2,d=40,kvlen=129,page=0,kv=int8,io=f16",
                       "attention_decode:b=2,t=3,hq=12,hk=1,d=72,kvlen=600,page=0,io=f32,kv=bf16",
                       "attention_decode:b=3,hq=2,hk=2,d=32,kvlen=33+15+16,page=0",
+                      "attention_decode:b=3,hq=8,hk=2,d=64,kvlen=330+15+16,io=f32,kv=f32",
+                      "attention_decode:b=2,hq=12,hk=1,d=128,kvlen=70,page=0,kv=f32",
                       "attention_decode:b=1,hq=24,hk=6,d=128,kvlen=530,page=16",
                       "attention_decode:b=2,t=2,hq=12,hk=2,d=96,kvlen=50+2,page=5",
                       "attention_decode:b=2,t=2,hq=8,hk=1,d=64,kvlen=540+2,kv=int8",
@@ -124,6 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_prefill:lens=40+0+90+1,hq=4,hk=2,d=64,mask=window,window=33",
                       "attention_prefill:lens=70,hq=2,hk=1,d=8,mask=chunked,window=24,io=f32",
                       "attention_prefill:lens=33+5,hq=2,hk=2,d=136,mask=none,page=0",
+                      "attention_prefill:lens=33+5,hq=4,hk=2,d=72,io=f32,kv=f32",
                       "attention_prefill:lens=30+8,kvlen=100,hq=4,hk=4,d=64,page=7,io=f32,kv=f16"));
 
 // Copies, conversions, both rotations with rests of vectors, every kind of quantisation.
@@ -132,6 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("attention_append:lens=7+0+1,kvlen=20,hk=3,d=64",
                       "attention_append:lens=7+3,kvlen=20,hk=2,d=40,page=0,io=f16,kv=f16",
                       "attention_append:lens=5,kvlen=9,hk=2,d=128,io=f16,kv=bf16",
+                      "attention_append:lens=5,kvlen=9,hk=2,d=24,rope=pairs,kv=f32",
                       "attention_append:lens=5+2,kvlen=9,hk=2,d=72,page=3,io=f32,kv=bf16",
                       "attention_append:lens=6+2,kvlen=40,hk=2,d=128,rope=halves",
                       "attention_append:lens=6,kvlen=40,hk=1,d=256,rope=pairs,io=f16,kv=f16",

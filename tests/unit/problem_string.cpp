@@ -48,7 +48,8 @@ ProblemSpec random_spec(std::uint64_t seed) {
     spec.d = 8 * (1 + draw.below(32));
     if (has("hq")) spec.hq = spec.hk * (1 + draw.below(4));
     spec.page = draw.below(1025);
-    spec.kv = draw.pick({DType::kBFloat16, DType::kFloat16, DType::kFloat8E4M3, DType::kInt8});
+    spec.kv = draw.pick(
+        {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat8E4M3, DType::kInt8});
     if (has("rope")) spec.rope = draw.pick({Rope::kNone, Rope::kHalves, Rope::kPairs});
     if (has("mask")) {
       spec.mask = draw.pick({Mask::kCausal, Mask::kNone, Mask::kWindow, Mask::kChunked});
@@ -179,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"attention_decode:mask=window", "window", "a size >= 1", "0"},
         Bad{"attention_decode:window=4", "window", "none without", "4"},
         Bad{"attention_decode:mask=full", "mask", "causal, none, window, chunked", "full"},
-        Bad{"attention_decode:kv=f64", "kv", "bf16, f16, e4m3, int8", "f64"},
+        Bad{"attention_decode:kv=f64", "kv", "bf16, f16, f32, e4m3, int8", "f64"},
         Bad{"gdn_decode:io=fp16", "io", "bf16, f16, f32", "fp16"},
         Bad{"gdn_decode:state=e4m3", "state", "f32, bf16, f16", "e4m3"},
         Bad{"gdn_decode:layout=KV", "layout", "vk, kv", "KV"},
