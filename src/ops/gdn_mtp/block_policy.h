@@ -59,17 +59,12 @@ struct MtpBlockPolicy {
   // registers by then. A 16-bit state is small, and one of layout kKV passes there on its way out.
   static constexpr bool kKeysInState = sizeof(State) == 4;
 
-  // kVK: a warp's 8 pairs of rows, in two halves. The gap between the halves spreads the lanes'
-  // accesses over the banks.
+  // kVK: the rows of all warps.
   static constexpr int kRowBytes = kK * static_cast<int>(sizeof(State));
-  static constexpr int kGap = 64;
-  static constexpr int kPairBytes = 2 * kRowBytes;
-  static constexpr int kHalfBytes = kWarpRows / 2 * kRowBytes;
-  static constexpr int kWarpBytes = 2 * kHalfBytes + 2 * kGap;
   // kKV: kK lines of kRows values, their 16-byte chunks permuted against bank conflicts.
   static constexpr int kLineBytes = kRows * static_cast<int>(sizeof(State));
   static constexpr int kStateBytes =
-      kLayout == StateLayout::kVK ? kWarps * kWarpBytes : kK * kLineBytes;
+      kLayout == StateLayout::kVK ? kRows * kRowBytes : kK * kLineBytes;
 };
 
 // What the gates of all tokens of a head share, as it lies in memory.
@@ -123,7 +118,6 @@ struct MtpBlockShared {
   alignas(16) uint4 turned[P::kBlocks][P::kSteps][32];
   alignas(16) MtpCoefficients coefficients[P::kBlocks];
   std::conditional_t<P::kStateFirst, NoTurn, MtpTurn[P::kWarps]> turn;
-  std::uint64_t loaded[P::kWarps];       // barriers of the copy engine
   std::int64_t write;                    // slot, of a longer row
   HeadBits head[P::kBlocks];             // of a longer row, for those who make its coefficients
   float squares[P::kWarps][P::kTokens];  // fused norm: sums of o^2 over a warp's rows

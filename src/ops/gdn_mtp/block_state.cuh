@@ -6,7 +6,6 @@
 #include "arch/matrix.cuh"
 #include "arch/registers.cuh"
 #include "arch/shared_address.cuh"
-#include "arch/tma.cuh"
 #include "device/dtype.cuh"
 #include "ops/gdn_mtp/block_arguments.cuh"
 #include "ops/gdn_mtp/block_policy.h"
@@ -91,20 +90,54 @@ struct TransferPlace {
       : shared(memory), warp(this_warp), lane(this_lane) {}
 };
 
-// States [.., V, K] between shared memory and registers. The warp's part of the shared memory is
-// its own.
+// States [.., V, K]: every warp copies its own rows, 8 lanes 128 bytes of one; ordinary stores take
+// them away as registers hold them. `row0` is the CTA's first row in the pool.
 template <class P>
-struct VkLines : TransferPlace<P> {
+struct VkTransfer : TransferPlace<P> {
   using State = typename P::State;
   using TransferPlace<P>::TransferPlace, TransferPlace<P>::shared, TransferPlace<P>::warp,
       TransferPlace<P>::lane;
+  static constexpr int kChunk = device::kPerChunk<State>;
+  static constexpr int kLine = 8 * kChunk;  // 128 bytes
+  static constexpr int kCopyGroups = 1;     // of cp.async that bring the state
 
-  // The pair of rows that a lane 4 g + t holds. Of half-warps that access together one has pairs of
-  // the first half, one of the second, which lies on other banks.
-  static __device__ __forceinline__ int pair_of(int g) { return (g >> 1) + 4 * (g & 1); }
-  static __device__ __forceinline__ int first_row(int g) { return 2 * pair_of(g); }
-  __device__ __forceinline__ unsigned char* rows_of_warp() const {
-    return shared.state + warp * P::kWarpBytes;
+  static __device__ __forceinline__ int first_row(int g) { return 2 * g; }
+  static __device__ __forceinline__ std::int64_t stride(const MtpBlockArguments& a) {
+    return P::kOptions == Options::kUsual ? P::kK : static_cast<std::int64_t>(a.line_stride);
+  }
+  __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
+    return owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + warp * P::kWarpRows);
+  }
+  // A 16-byte chunk of a row. Lanes that read together have 64 bytes of two neighbouring pairs of
+  // rows: every other pair has the halves of its lines exchanged.
+  __device__ __forceinline__ unsigned char* place(int row, int chunk) const {
+    return shared.state + (warp * P::kWarpRows + row) * P::kRowBytes + 16 * (chunk ^ 2 * (row & 2));
+  }
+  __device__ __forceinline__ void start(const MtpBlockArguments& a, const State* row0) const {
+    constexpr int kAtOnce = 4;  // rows
+    const int row = lane >> 3, chunk = lane & 7;
+    const State* from = row0 + (warp * P::kWarpRows + row) * stride(a) + kChunk * chunk;
+    const std::uint32_t to = arch::shared_address(place(row, chunk));
+    if (owns(a)) {
+#pragma unroll
+      for (int i = 0; i < P::kWarpRows; i += kAtOnce) {
+#pragma unroll
+        for (int column = 0; column < P::kK; column += kLine) {
+          arch::copy_16(to + i * P::kRowBytes + column * static_cast<int>(sizeof(State)),
+                        from + column);
+        }
+        from += kAtOnce * stride(a);
+      }
+    }
+    arch::commit_copies();
+  }
+  // Before the first step; none of the later ones waits.
+  template <int Step>
+  __device__ __forceinline__ void wait(const MtpBlockArguments&) const {
+    if constexpr (Step == 0) {
+      arch::wait_copies<0>();
+      __syncwarp();
+    }
   }
   static constexpr int kPieces = P::kApart ? 2 : 1;  // of 16 bytes
   static constexpr int kPiece = 8 / kPieces;
@@ -112,11 +145,10 @@ struct VkLines : TransferPlace<P> {
   __device__ __forceinline__ int column(int j, int i) const {
     return 32 * j + 16 * i + kPiece * (lane & 3);
   }
-  // Row n of the lane's pair.
-  __device__ __forceinline__ State* row_of(int n) const {
-    const int g = lane >> 2;
-    return reinterpret_cast<State*>(rows_of_warp() + pair_of(g) * P::kPairBytes +
-                                    (g & 1) * P::kGap + n * P::kRowBytes);
+  // The same of row n of its pair, in shared memory.
+  __device__ __forceinline__ const unsigned char* piece(int j, int i, int n) const {
+    const int before = (32 * j + 16 * i) / kChunk;  // chunks
+    return place(2 * (lane >> 2), before % 8 + (lane & 3)) + before / 8 * 128 + n * P::kRowBytes;
   }
   __device__ __forceinline__ StepRows read(int j) const {
     StepRows rows;
@@ -125,7 +157,7 @@ struct VkLines : TransferPlace<P> {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         device::Pack<State, kPiece> pack;
-        pack.load(row_of(n) + column(j, i));
+        pack.load(piece(j, i, n));
         float values[kPiece];
         pack.unpack(values);
 #pragma unroll
@@ -140,15 +172,16 @@ struct VkLines : TransferPlace<P> {
     PackedStep<State> rows;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const uint4 words = *reinterpret_cast<const uint4*>(row_of(n) + column(j, 0));
+      const uint4 words = *reinterpret_cast<const uint4*>(piece(j, 0, n));
       rows.words[0][n] = words.x, rows.words[1][n] = words.y;
       rows.words[2][n] = words.z, rows.words[3][n] = words.w;
     }
     return rows;
   }
-  // To shared memory or to the pool: `row` is row 0 of the lane's pair, the other one follows.
-  __device__ __forceinline__ void write(int j, const StepRows& rows, State* row,
-                                        std::int64_t stride) const {
+  __device__ __forceinline__ void write(const MtpBlockArguments& a, int j, const StepRows& rows,
+                                        State* row0) const {
+    if (!owns(a)) return;
+    State* const row = row0 + (warp * P::kWarpRows + first_row(lane >> 2)) * stride(a);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -158,65 +191,9 @@ struct VkLines : TransferPlace<P> {
         for (int c = 0; c < kPiece; ++c) values[c] = rows.s[(kPiece * i + c) / 2][2 * n + c % 2];
         device::Pack<State, kPiece> pack;
         pack.pack(values);
-        pack.store(row + n * stride + column(j, i));
+        pack.store(row + n * stride(a) + column(j, i));
       }
     }
-  }
-};
-
-// The copy engine brings rows, in two pieces where they are dense; ordinary stores take them away
-// as registers hold them. `row0` is the CTA's first row in the pool.
-template <class P>
-struct VkTransfer : VkLines<P> {
-  using State = typename P::State;
-  using VkLines<P>::VkLines, VkLines<P>::shared, VkLines<P>::warp, VkLines<P>::lane;
-  static constexpr int kHalfElements = P::kHalfBytes / static_cast<int>(sizeof(State));
-  static constexpr int kHalfRows = P::kWarpRows / 2;
-  static constexpr int kCopyGroups = 0;  // of cp.async that bring the state
-
-  __device__ __forceinline__ bool owns(const MtpBlockArguments& a) const {
-    return owns_rows<P>(a, static_cast<int>(blockIdx.x) * P::kRows + warp * P::kWarpRows);
-  }
-  static __device__ __forceinline__ std::int64_t stride(const MtpBlockArguments& a) {
-    return P::kOptions == Options::kUsual ? P::kK : static_cast<std::int64_t>(a.line_stride);
-  }
-  __device__ __forceinline__ void start(const MtpBlockArguments& a, const State* row0) const {
-    if (!owns(a)) return;
-    arch::Mbarrier& loaded = shared.loaded[warp];
-    if (lane == 0) {
-      arch::init(loaded, 1);
-      arch::fence_mbarrier_init();
-      arch::arrive_expecting(loaded, 2 * P::kHalfBytes);
-    }
-    unsigned char* const to = this->rows_of_warp();
-    if (P::kOptions == Options::kUsual || a.line_stride == P::kK) {
-      if (lane == 0) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          arch::load_bulk(to + i * (P::kHalfBytes + P::kGap), row0 + (2 * warp + i) * kHalfElements,
-                          P::kHalfBytes, loaded);
-        }
-      }
-    } else {
-      __syncwarp();
-      if (lane < P::kWarpRows) {
-        arch::load_bulk(
-            to + lane / kHalfRows * (P::kHalfBytes + P::kGap) + lane % kHalfRows * P::kRowBytes,
-            row0 + (warp * P::kWarpRows + lane) * stride(a), P::kRowBytes, loaded);
-      }
-    }
-    __syncwarp();
-  }
-  // Before the first step; none of the later ones waits.
-  template <int Step>
-  __device__ __forceinline__ void wait(const MtpBlockArguments& a) const {
-    if (Step == 0 && owns(a)) arch::wait(shared.loaded[warp], 0);
-  }
-  __device__ __forceinline__ void write(const MtpBlockArguments& a, int j, const StepRows& rows,
-                                        State* row0) const {
-    if (!owns(a)) return;
-    const int first = warp * P::kWarpRows + 2 * this->pair_of(lane >> 2);
-    VkLines<P>::write(j, rows, row0 + first * stride(a), stride(a));
   }
   __device__ __forceinline__ void finish(const MtpBlockArguments&, State*) const {}
 };
