@@ -6,11 +6,10 @@
 
 #include "core/bounds.h"
 #include "core/check.h"
+#include "core/on_host.h"
 
 namespace hyla::core {
 namespace {
-
-bool on_host(const Context& context) { return context.device.kind == Device::Kind::kCpu; }
 
 [[noreturn]] void fail_no_rows(const SequenceArguments& arguments) {
   if (arguments.lengths.present()) fail("starts", "row starts beside lengths", "none");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/on_host.h"
 #include "problem/overlaps.h"
 
 namespace hyla::attention {
@@ -10,8 +11,6 @@ namespace {
 
 using core::fail;
 using core::text;
-
-bool host(const Context& context) { return context.device.kind == Device::Kind::kCpu; }
 
 Mask check_mask(const RunParams& params) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 62;  // positions stay inside int64
@@ -94,7 +93,7 @@ RunProblem validate(const RunParams& params, const Context& context) {
   problem.cache =
       check_cache(params.cache, params.kv_lengths, shapes, core::Access::kRead, true, context);
   check_heads(problem.queries, shapes["Hk"]);
-  if (host(context)) {
+  if (core::on_host(context)) {
     for (std::int64_t row = 0; row < problem.queries.rows; ++row) {
       check_pages(problem.cache, row, problem.queries.seen(row, problem.cache.length(row)));
     }

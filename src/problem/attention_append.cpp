@@ -1,3 +1,4 @@
+#include "core/on_host.h"
 #include "problem/attention.h"
 #include "problem/overlaps.h"
 
@@ -72,7 +73,7 @@ AppendProblem validate(const AppendParams& params, const Context& context) {
   problem.k = params.k;
   problem.v = params.v;
   check_rope(problem, params.rope, context);
-  if (context.device.kind == Device::Kind::kCpu) check_rows(problem);
+  if (core::on_host(context)) check_rows(problem);
   core::Overlaps overlaps;
   overlaps.writes("cache.k", params.cache.k);
   overlaps.writes("cache.v", params.cache.v);

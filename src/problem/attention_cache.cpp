@@ -1,6 +1,7 @@
 // The KV cache as an argument: its tensors, its lengths, its pages.
 #include <limits>
 
+#include "core/on_host.h"
 #include "problem/attention.h"
 
 namespace hyla::attention {
@@ -11,8 +12,6 @@ using core::text;
 
 inline constexpr core::DTypes kCacheTypes = {DType::kFloat32, DType::kBFloat16, DType::kFloat16,
                                              DType::kFloat8E4M3, DType::kInt8};
-
-bool host(const Context& context) { return context.device.kind == Device::Kind::kCpu; }
 
 bool is_quantised(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kInt8; }
 
@@ -159,7 +158,7 @@ CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::
   if (ragged) {
     core::check_indices("cache.cu_kv", cache.cu_kv, "N+1", shapes, context);
     view.cu_kv = IndexSpan(cache.cu_kv);
-    if (host(context)) check_offsets(view, shapes["N"]);
+    if (core::on_host(context)) check_offsets(view, shapes["N"]);
   } else {
     core::check_absent("cache.cu_kv", cache.cu_kv, "beside a cache that is not ragged");
   }
@@ -172,7 +171,7 @@ CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::
   if (paged || kv_lengths.present()) {
     core::check_indices("kv_lengths", kv_lengths, "N", shapes, context);
     view.kv_lengths = IndexSpan(kv_lengths);
-    if (host(context)) check_lengths(view, shapes["N"]);
+    if (core::on_host(context)) check_lengths(view, shapes["N"]);
   }
   return view;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/on_host.h"
 #include "problem/checkpoints.h"
 #include "problem/overlaps.h"
 #include "problem/tokens.h"
@@ -15,8 +16,6 @@ using core::fail;
 using core::Inner;
 using core::Shapes;
 using core::text;
-
-bool on_host(const Context& context) { return context.device.kind == Device::Kind::kCpu; }
 
 void check_weight(Problem& p, const TensorView& weight, const TensorView& bias, Shapes& shapes,
                   const Context& context) {
@@ -113,7 +112,7 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, Shapes& s
       core::check_indices("checkpoint_offsets", params.checkpoint_offsets, "N M", shapes, context);
   p.checkpoint_slots =
       core::check_indices("checkpoint_slots", params.checkpoint_slots, "N M", shapes, context);
-  if (!on_host(context)) return;
+  if (!core::on_host(context)) return;
   for (std::int64_t row = 0; row < p.sequences.rows; ++row) {
     if (p.padding(row)) continue;
     const std::int64_t count = check_checkpoint_offsets(p.checkpoint_offsets, p.sequences, row);
@@ -132,7 +131,7 @@ void check_draft_columns(const UpdateProblem& p, const Context& context) {
   std::int64_t longest = 0;
   if (!p.sequences.ragged()) {
     longest = p.sequences.rows > 0 ? p.sequences.tokens : 0;
-  } else if (on_host(context)) {
+  } else if (core::on_host(context)) {
     for (std::int64_t row = 0; row < p.sequences.rows; ++row) {
       if (!p.padding(row)) longest = std::max(longest, p.sequences.length(row));
     }
@@ -210,7 +209,7 @@ UpdateProblem validate(const UpdateParams& params, const Context& context) {
   if (params.commit_lengths.present()) {
     p.commit_lengths =
         core::check_indices("commit_lengths", params.commit_lengths, "B", shapes, context);
-    if (on_host(context)) check_commit_lengths(p);
+    if (core::on_host(context)) check_commit_lengths(p);
   }
   core::Overlaps overlaps;
   add_tensors(overlaps, params);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/on_host.h"
 #include "problem/gdn_rows.h"
 #include "problem/overlaps.h"
 
@@ -22,7 +23,7 @@ void check_columns(const char* argument, std::int64_t columns, const MtpProblem&
   std::int64_t needed = 0;
   if (!p.sequences.ragged()) {
     needed = p.sequences.tokens;
-  } else if (context.device.kind == Device::Kind::kCpu) {
+  } else if (core::on_host(context)) {
     needed = longest_row(p.sequences);
   }
   if (columns < needed) {
@@ -93,7 +94,7 @@ MtpProblem validate(const MtpParams& params, const Context& context) {
   p.slots = core::check_slots({params.read_slots, params.read_columns, params.write_slots,
                                params.first_slot, p.initial.slots, p.initial.slots, "state"},
                               p.sequences.rows, context);
-  const bool host = context.device.kind == Device::Kind::kCpu;
+  const bool host = core::on_host(context);
   p.update_state = *params.update_state;
   if (params.states_out.present()) {
     p.states_out =

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/bounds.h"
+#include "core/on_host.h"
 #include "problem/checkpoints.h"
 #include "problem/overlaps.h"
 
@@ -141,7 +142,7 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, core::Sha
     p.checkpoint_starts =
         core::check_indices("checkpoint_starts", params.checkpoint_starts, "N+1", columns, context);
   }
-  if (context.device.kind == Device::Kind::kCpu) check_checkpoint_rows(p);
+  if (core::on_host(context)) check_checkpoint_rows(p);
 }
 
 void check_no_overlap(const PrefillParams& params) {
