@@ -183,4 +183,16 @@ std::vector<NamedTensor> tensors(const Call& call) {
   return result;
 }
 
+std::int64_t first_slot(const Call& call) {
+  return std::visit(
+      [](const auto& p) -> std::int64_t {
+        if constexpr (requires { p.first_slot; }) {
+          return p.first_slot;
+        } else {
+          return 0;
+        }
+      },
+      call.params);
+}
+
 }  // namespace hyla::testing

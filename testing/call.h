@@ -66,4 +66,7 @@ struct NamedTensor {
 };
 std::vector<NamedTensor> tensors(const Call& call);  // those that are present
 
+// The first slot that is not null; 0 for operations without slots.
+std::int64_t first_slot(const Call& call);
+
 }  // namespace hyla::testing

@@ -26,6 +26,7 @@ CaseBuilder::CaseBuilder(const ProblemSpec& spec, const CaseOptions& options)
     : spec_(spec), options_(options) {
   call_.context.threads = static_cast<int>(spec.threads);
   call_.context.programmatic_launch = spec.pdl;
+  call_.context.batch_invariant = spec.invariant;
 }
 
 bool CaseBuilder::has(const char* what, double probability) const {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "testing/device_memory.h"
+#include "testing/far_pool.h"
 #include "testing/median.h"
 
 namespace hyla::testing {
@@ -19,20 +20,16 @@ DeviceCall::DeviceCall(const Call& host, const DeviceOptions& options)
   context_.device = Device::cuda(options.device);
   context_.stream = cuda::stream();
   std::vector<std::size_t> front(host.buffers.size(), 0);
-  std::visit(
-      [&](const auto& p) {
-        if constexpr (requires { p.state; }) {
-          if (!p.state.present() || options.far_slots == 0) return;
-          front[buffer_index(p.state)] =
-              static_cast<std::size_t>(options.far_slots * p.state.strides[0]) *
-              size_of(p.state.dtype);
-        }
-      },
-      host.params);
+  for (const NamedTensor& tensor : tensors(host)) {
+    if (options.far_slots == 0 || !is_pool(tensor.name)) continue;
+    front[buffer_index(tensor.view)] =
+        static_cast<std::size_t>(options.far_slots * tensor.view.strides[0]) *
+        size_of(tensor.view.dtype);
+  }
   for (std::size_t i = 0; i < host.buffers.size(); ++i) {
     buffers_.push_back(
         {Memory(cuda::allocate(front[i] + host.buffers[i].memory().size())), front[i]});
-    if (front[i] > 0) cuda::fill(buffers_.back().memory.get(), 0xff, front[i]);  // NaN
+    if (front[i] > 0) cuda::fill_async(buffers_.back().memory.get(), 0xff, front[i]);  // NaN
   }
   upload(host);
   std::visit(
@@ -50,7 +47,10 @@ DeviceCall::DeviceCall(const Call& host, const DeviceOptions& options)
       },
       params_);
   workspace_bytes_ = workspace_bytes(params_, context_);
-  if (workspace_bytes_ > 0) workspace_.reset(cuda::allocate(workspace_bytes_));
+  if (workspace_bytes_ > 0) {
+    workspace_.reset(cuda::allocate(workspace_bytes_));
+    cuda::fill_async(workspace_.get(), 0xff, workspace_bytes_);  // it may hold anything
+  }
 }
 
 std::vector<Candidate> DeviceCall::explain() const {
@@ -62,19 +62,20 @@ void DeviceCall::launch(const std::string& impl) const {
 }
 
 void DeviceCall::upload(const Call& other) const {
+  std::vector<cuda::Upload> copies;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    const std::span<const std::byte> memory = other.buffers[i].memory();
-    cuda::upload(buffers_[i].copy(), memory.data(), memory.size());
+    copies.push_back({buffers_[i].copy(), other.buffers[i].memory()});
   }
+  cuda::upload_all(copies);
 }
 
 Call DeviceCall::result() const {
-  cuda::synchronize();
   Call result = host_;
+  std::vector<cuda::Download> copies;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    const std::span<std::byte> memory = result.buffers[i].memory();
-    cuda::download(memory.data(), buffers_[i].copy(), memory.size());
+    copies.push_back({result.buffers[i].memory(), buffers_[i].copy()});
   }
+  cuda::download_all(copies);
   return result;
 }
 

@@ -13,9 +13,13 @@ namespace {
 
 void* allocate(std::size_t) { missing(); }
 void release(void*) {}
+void reuse_memory() {}
 void upload(void*, const void*, std::size_t) { missing(); }
 void download(void*, const void*, std::size_t) { missing(); }
+void upload_all(std::span<const Upload>) { missing(); }
+void download_all(std::span<const Download>) { missing(); }
 void fill(void*, int, std::size_t) { missing(); }
+void fill_async(void*, int, std::size_t) { missing(); }
 void fill_normal(void*, DType, std::size_t, double, double, std::uint64_t) { missing(); }
 void fill_words(void*, std::size_t) { missing(); }
 Stream stream() { missing(); }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 
 namespace hyla::testing::cuda {
 
@@ -16,6 +17,11 @@ inline constexpr std::size_t kColdBytes = std::size_t{512} << 20;
 
 void* allocate(std::size_t bytes);
 void release(void* memory);
+// From now on what is released waits for the next that asks for as much. Checks allocate the same
+// small tensors again and again, and where processes share a device every call of the driver waits
+// for the others. Not with HYLA_EXACT_MEMORY in the environment: memory checkers see no farther
+// than the driver's own blocks.
+void reuse_memory();
 void upload(void* to, const void* from, std::size_t bytes);
 void download(void* to, const void* from, std::size_t bytes);
 void fill(void* memory, int byte, std::size_t bytes);
@@ -24,6 +30,18 @@ void fill_normal(void* memory, DType dtype, std::size_t n, double mean, double d
                  std::uint64_t seed);
 // Words that are not alike: constant data can run faster than real data.
 void fill_words(void* memory, std::size_t bytes);
+// Many at once, in the order of stream(). The host's memory may change as soon as they return.
+struct Upload {
+  void* to;
+  std::span<const std::byte> from;
+};
+struct Download {
+  std::span<std::byte> to;
+  const void* from;
+};
+void upload_all(std::span<const Upload> copies);
+void download_all(std::span<const Download> copies);
+void fill_async(void* memory, int byte, std::size_t bytes);
 Stream stream();  // one for all calls of the process
 void synchronize();
 std::size_t free_bytes();

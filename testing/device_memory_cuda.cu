@@ -1,9 +1,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -110,17 +115,108 @@ struct Events {
   }
 };
 
-}  // namespace
+// Released blocks by their size, once reuse_memory() was called. It dies with the process.
+struct Blocks {
+  // Larger ones are few, and other processes may want the memory.
+  static constexpr std::size_t kLargest = std::size_t{64} << 20, kMost = std::size_t{1} << 30;
+  bool reuse = false;
+  std::size_t kept = 0;
+  std::multimap<std::size_t, void*> free;
+  std::unordered_map<void*, std::size_t> size;
 
-void* allocate(std::size_t bytes) {
+  static Blocks& shared() {
+    static Blocks blocks;
+    return blocks;
+  }
+};
+
+void* allocate_new(std::size_t bytes) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, std::max<std::size_t>(bytes, 1)), "memory for the tensors");
   return memory;
 }
 
-void release(void* memory) { cudaFree(memory); }
+// Memory of the host that the device copies from and to without the driver's help.
+std::byte* staging(std::size_t bytes) {
+  static std::byte* memory = nullptr;
+  static std::size_t size = 0;
+  if (bytes <= size) return memory;
+  check(cudaStreamSynchronize(the_stream()), "a kernel");
+  if (memory != nullptr) cudaFreeHost(memory);
+  memory = nullptr;
+  size = 0;
+  void* made = nullptr;
+  const std::size_t wanted = std::bit_ceil(std::max<std::size_t>(bytes, 1 << 20));
+  check(cudaMallocHost(&made, wanted), "memory of the host");
+  memory = static_cast<std::byte*>(made);
+  size = wanted;
+  return memory;
+}
+
+}  // namespace
+
+void reuse_memory() { Blocks::shared().reuse = std::getenv("HYLA_EXACT_MEMORY") == nullptr; }
+
+void* allocate(std::size_t bytes) {
+  Blocks& blocks = Blocks::shared();
+  if (!blocks.reuse || bytes > Blocks::kLargest) return allocate_new(bytes);
+  const std::size_t rounded = std::bit_ceil(std::max<std::size_t>(bytes, 512));
+  if (const auto found = blocks.free.find(rounded); found != blocks.free.end()) {
+    void* memory = found->second;
+    blocks.free.erase(found);
+    blocks.kept -= rounded;
+    return memory;
+  }
+  void* memory = allocate_new(rounded);
+  blocks.size[memory] = rounded;
+  return memory;
+}
+
+void release(void* memory) {
+  Blocks& blocks = Blocks::shared();
+  const auto found = blocks.size.find(memory);
+  if (found != blocks.size.end() && blocks.kept + found->second <= Blocks::kMost) {
+    blocks.free.emplace(found->second, memory);
+    blocks.kept += found->second;
+    return;
+  }
+  if (found != blocks.size.end()) blocks.size.erase(found);
+  cudaFree(memory);
+}
+
+void upload_all(std::span<const Upload> copies) {
+  std::size_t bytes = 0;
+  for (const Upload& copy : copies) bytes += copy.from.size();
+  synchronize();  // the last copies have left the staging memory
+  std::byte* memory = staging(bytes);
+  for (const auto& [to, from] : copies) {
+    std::memcpy(memory, from.data(), from.size());
+    check(cudaMemcpyAsync(to, memory, from.size(), cudaMemcpyHostToDevice, the_stream()),
+          "a copy to the device");
+    memory += from.size();
+  }
+}
+
+void download_all(std::span<const Download> copies) {
+  std::size_t bytes = 0;
+  for (const Download& copy : copies) bytes += copy.to.size();
+  std::byte* const memory = staging(bytes);
+  std::size_t at = 0;
+  for (const auto& [to, from] : copies) {
+    check(cudaMemcpyAsync(memory + at, from, to.size(), cudaMemcpyDeviceToHost, the_stream()),
+          "a copy from the device");
+    at += to.size();
+  }
+  check(cudaStreamSynchronize(the_stream()), "a kernel, or a copy of its results");
+  at = 0;
+  for (const Download& copy : copies) {
+    std::memcpy(copy.to.data(), memory + at, copy.to.size());
+    at += copy.to.size();
+  }
+}
 
 void upload(void* to, const void* from, std::size_t bytes) {
+  synchronize();  // the memory may be one that a kernel of its last owner still uses
   check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "a copy to the device");
   // It returns once pageable memory is staged, and our stream does not wait for the rest.
   check(cudaDeviceSynchronize(), "a copy to the device");
@@ -131,8 +227,13 @@ void download(void* to, const void* from, std::size_t bytes) {
 }
 
 void fill(void* memory, int byte, std::size_t bytes) {
+  synchronize();
   check(cudaMemset(memory, byte, bytes), "a fill");
   check(cudaDeviceSynchronize(), "a fill");
+}
+
+void fill_async(void* memory, int byte, std::size_t bytes) {
+  check(cudaMemsetAsync(memory, byte, bytes, the_stream()), "a fill");
 }
 
 Stream stream() { return Stream::cuda(the_stream()); }

@@ -123,6 +123,7 @@ DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena) {
   context_.device = Device::cuda(0);
   context_.stream = cuda::stream();
   context_.programmatic_launch = spec.pdl;
+  context_.batch_invariant = spec.invariant;
   const std::int64_t heads = std::max(spec.hq, spec.hv);
   Maker shares{nullptr, context_.device}, copies{nullptr, context_.device};
   make(spec, make_shared(spec, heads, shares), copies);

@@ -267,6 +267,7 @@ constexpr Key kKeys[] = {
     integer<&S::threads, Range{0, kMaxThreads}>("threads", kAny,
                                                 "CPU threads; 0: as many as the machine has"),
     choice<&S::pdl, kSwitch>("pdl", kAny, "GPU: programmatic dependent launch"),
+    choice<&S::invariant, kSwitch>("invariant", kAny, "a row's bits depend on nothing but the row"),
     integer<&S::seed, Range{0, INT64_MAX}>("seed", kAny, "of the random inputs"),
 };
 

@@ -67,7 +67,8 @@ struct ProblemSpec {
   Device::Kind device = Device::Kind::kCpu;
   std::string impl;  // empty: the best
   std::int64_t threads = 0;
-  bool pdl = false;  // programmatic dependent launch
+  bool pdl = false;        // programmatic dependent launch
+  bool invariant = false;  // a row's bits depend on nothing but the row
   std::int64_t seed = 0;
 
   bool operator==(const ProblemSpec&) const = default;

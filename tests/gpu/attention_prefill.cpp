@@ -19,13 +19,8 @@ TEST_F(GpuAttentionPrefill, EveryPageSizeAndDim) {
     for (const char* page : {"0", "1", "3", "8", "16", "24", "48", "64", "256"}) {
       const std::string problem =
           std::string("attention_prefill:lens=90+0+150,kvlen=90+0+231,hq=3,") + "hk=1,d=" + d +
-          ",page=" + page + ",seed=" + std::to_string(seed);
-      CaseOptions options;
-      options.shuffled = (++seed % 2) != 0;
-      options.starts = (seed % 3) == 0;
-      options.wide_indices = (seed % 5) == 0;
-      options.extras = (seed % 7) == 0;
-      check_all(problem, options);
+          ",page=" + page + ",seed=" + std::to_string(++seed);
+      check_all(problem, options_in_turn(seed));
     }
   }
 }
@@ -70,12 +65,7 @@ TEST_F(GpuAttentionPrefill, Quantised) {
           const std::string problem =
               std::string("attention_prefill:lens=90+0+150,kvlen=90+0+231,hq=3,hk=1,d=") + d + "," +
               types + ",page=" + page + ",mask=" + mask + ",seed=" + std::to_string(seed);
-          CaseOptions options;
-          options.shuffled = (seed % 2) != 0;
-          options.starts = (seed % 3) == 0;
-          options.wide_indices = (seed % 5) == 0;
-          options.extras = (seed % 4) == 0;
-          check_all(problem, options);
+          check_all(problem, options_in_turn(seed));
         }
       }
     }
@@ -89,12 +79,10 @@ TEST_F(GpuAttentionPrefill, CutAlongTheKeys) {
   for (const char* d : {"64", "128", "256"}) {
     for (const char* cache : {"page=16", "page=1", "page=16,kv=e4m3", "page=0"}) {
       for (const char* rows : {"lens=20+17+2,kvlen=2100+1300+50", "lens=30,kvlen=1500,mask=none"}) {
-        CaseOptions options;
-        options.shuffled = (++seed % 2) != 0;
-        options.extras = (seed % 3) == 0;
+        ++seed;
         check_all(std::string("attention_prefill:") + rows + ",hq=2,hk=1,d=" + d + "," + cache +
                       ",seed=" + std::to_string(seed),
-                  options);
+                  options_in_turn(seed));
       }
     }
   }

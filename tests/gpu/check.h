@@ -10,6 +10,7 @@
 #include "testing/device_call.h"
 #include "testing/device_memory.h"
 #include "testing/random_problem.h"
+#include "testing/replay_call.h"
 
 namespace hyla::testing {
 
@@ -24,6 +25,7 @@ class Gpu : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no Hopper GPU here";
+    cuda::reuse_memory();
   }
 };
 
@@ -47,38 +49,32 @@ inline int check_call(const std::string& problem, const Call& call) {
   return ran;
 }
 
+// Options in turns, so that neighbours in a loop differ.
+inline CaseOptions options_in_turn(std::uint64_t seed) {
+  CaseOptions options;
+  options.shuffled = seed % 2 != 0;
+  options.starts = seed % 3 == 0;
+  options.extras = seed % 4 == 0;
+  options.wide_indices = seed % 5 == 0;
+  return options;
+}
+
 inline int check_all(const std::string& problem, const CaseOptions& options) {
   return check_call(problem, random_call(parse_problem(problem), options));
 }
 
-inline std::int64_t first_slot(const Call& call) {
-  return std::visit(
-      [](const auto& p) -> std::int64_t {
-        if constexpr (requires { p.first_slot; }) {
-          return p.first_slot;
-        } else {
-          return 0;
-        }
-      },
-      call.params);
-}
-
 // Captures the call once and replays it on other slots, lengths and values of the same problem.
 inline void check_replays(const std::string& problem, const CaseOptions& options) {
-  const Call first = random_call(parse_problem(problem + ",seed=1"), options);
+  const ProblemSpec spec = parse_problem(problem);
+  const Call first = random_call(spec, options);
   const DeviceCall gpu(first);
   const cuda::Captured graph([&] { gpu.launch(""); });
-  int replays = 0;
-  for (int seed = 2; replays < 3; ++seed) {
-    const std::string next_problem = problem + ",seed=" + std::to_string(seed);
-    const Call next = random_call(parse_problem(next_problem), options);
-    // first_slot is an argument of the call, so it is captured; slots and lengths are not.
-    if (first_slot(next) != first_slot(first)) continue;
+  for (int replay = 1; replay <= 3; ++replay) {
+    const Call next = replay_call(spec, options, first, replay);
     gpu.upload(next);
     graph.replay();
     const Comparison comparison = Judge(next).compare(gpu.result());
-    EXPECT_TRUE(comparison.ok) << next_problem << ": " << comparison.failure;
-    ++replays;
+    EXPECT_TRUE(comparison.ok) << problem << ", replay " << replay << ": " << comparison.failure;
   }
 }
 

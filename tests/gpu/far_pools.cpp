@@ -1,47 +1,20 @@
-// Pools of more than 2^31 elements: the slots of a small problem at the far end of a large pool, in
-// front of them nothing but NaN. A 32-bit offset anywhere reads poison or leaves a slot unwritten.
+// Pools of more than 2^31 elements.
 #include <gtest/gtest.h>
 
 #include <string>
-#include <string_view>
 
 #include "gpu/check.h"
+#include "testing/far_pool.h"
 
 namespace hyla::testing {
 namespace {
 
 using GpuFarPools = Gpu;
 
-bool holds_slots(std::string_view name) {
-  return name == "read_slots" || name == "write_slots" || name == "step_slots" ||
-         name == "checkpoint_slots";
-}
-
-// Adds `shift` to every slot number that is not null; one out of range stays out of range.
-void shift_slots(Call& call, std::int64_t shift) {
-  const std::int64_t first = first_slot(call);
-  for (const NamedTensor& tensor : tensors(call)) {
-    if (!holds_slots(tensor.name)) continue;
-    for_each_element(tensor.view, [&](std::int64_t, std::int64_t offset) {
-      const double slot = load_element(tensor.view, offset);
-      if (slot >= static_cast<double>(first)) {
-        store_element(tensor.view, offset, slot + static_cast<double>(shift));
-      }
-    });
-  }
-}
-
-std::int64_t slot_elements(const Call& call) {
-  for (const NamedTensor& tensor : tensors(call)) {
-    if (tensor.name == "state") return tensor.view.strides[0];
-  }
-  return 0;
-}
-
 void check_far(const std::string& problem, const CaseOptions& options) {
   const Call near = random_call(parse_problem(problem), options);
-  constexpr std::int64_t kBeyond = (std::int64_t{1} << 31) + (1 << 20);
-  const std::int64_t shift = kBeyond / slot_elements(near) + 1;
+  const std::int64_t shift = far_shift(near);
+  ASSERT_GT(shift, 0) << problem;
   Call far = near;
   shift_slots(far, shift);
   const Judge judge(near);

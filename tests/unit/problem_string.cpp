@@ -79,6 +79,7 @@ ProblemSpec random_spec(std::uint64_t seed) {
   if (draw.below(2) == 0) spec.impl = draw.pick({"reference", "cpu_avx2", "x"});
   spec.threads = draw.below(9);
   spec.pdl = draw.below(2) == 0;
+  spec.invariant = draw.below(2) == 0;
   spec.seed = draw.below(1000);
   return spec;
 }

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "commands.h"
@@ -8,7 +9,10 @@
 #include "suites.h"
 #include "testing/compare.h"
 #include "testing/device_call.h"
+#include "testing/device_memory.h"
+#include "testing/far_pool.h"
 #include "testing/random_problem.h"
+#include "testing/replay_call.h"
 
 namespace hyla::tool {
 namespace {
@@ -22,8 +26,9 @@ using testing::ProblemSpec;
 
 struct Options {
   std::vector<std::string> problems;
-  std::string suite = "quick", json;
+  std::string suite = "quick", json, share = "0/1";
   int seeds = 1;
+  bool far = false, trace = false;
 };
 
 constexpr const char* kReference = "reference";
@@ -55,56 +60,160 @@ void keep_worst(Comparison& worst, const Comparison& next) {
   if (!next.ok || worst.tensor.empty() || next.ratio() > worst.ratio()) worst = next;
 }
 
-// A copy of the call after an implementation ran on it.
-Call outcome(const ProblemSpec& spec, const Call& call, const std::string& implementation) {
-  if (spec.device == Device::Kind::kCuda) {
-    const testing::DeviceCall device(call);
-    device.launch(implementation);
-    return device.result();
-  }
-  Call copy = call;
-  testing::run(copy, implementation);
-  return copy;
-}
+// Every implementation that takes a problem, on one variant of its tensors after the other.
+class Checker {
+ public:
+  Checker(const CheckedProblem& problem, int seeds, bool trace)
+      : spec_(problem.spec), far_(problem.far), seeds_(seeds), trace_(trace) {}
 
-// Every implementation that takes the problem, on friendly and on hostile tensors.
-std::vector<Result> check_problem(const ProblemSpec& spec, int seeds) {
-  std::vector<Result> results;
-  for (int variant = 0; variant <= seeds; ++variant) {
-    ProblemSpec drawn = spec;
-    drawn.seed += variant / 2;
-    const Call call = testing::random_call(
-        drawn, variant == 0 ? CaseOptions::plain()
-               : variant == 1
-                   ? CaseOptions::hostile()
-                   : CaseOptions::drawn(static_cast<std::uint64_t>(drawn.seed * 64 + variant)));
-    Judges judges(call);
-    for (const Candidate& candidate : explain(spec, call)) {
-      if (!candidate.supported) continue;
-      if (!spec.impl.empty() && candidate.implementation != spec.impl) continue;
-      const Comparison comparison = judges.of(candidate.implementation)
-                                        .compare(outcome(spec, call, candidate.implementation));
-      const auto found = std::find_if(results.begin(), results.end(), [&](const Result& r) {
-        return r.implementation == candidate.implementation;
-      });
-      if (found == results.end()) {
-        results.push_back({testing::to_string(spec), candidate.implementation, comparison});
-      } else {
-        keep_worst(found->worst, comparison);
-      }
+  std::vector<Result> run() {
+    const bool gpu = spec_.device == Device::Kind::kCuda;
+    for (int i = 0; i <= seeds_; ++i) {
+      ProblemSpec drawn = spec_;
+      drawn.seed += i / 2;
+      const CaseOptions options =
+          i == 0   ? CaseOptions::plain()
+          : i == 1 ? CaseOptions::hostile()
+                   : CaseOptions::drawn(static_cast<std::uint64_t>(drawn.seed * 64 + i));
+      variant_ = i == 0 ? "plain" : i == 1 ? "hostile" : fmt::format("case {}", i);
+      const Call call = testing::random_call(drawn, options);
+      gpu ? on_device(call) : on_host(call);
+    }
+    if (gpu) replayed();
+    if (gpu && far_) far_pools();
+    return std::move(results_);
+  }
+
+ private:
+  bool wanted(const Candidate& candidate) const {
+    if (!candidate.supported) return false;
+    if (!spec_.impl.empty() && candidate.implementation != spec_.impl) return false;
+    if (trace_) {
+      fmt::print(stderr, "{} ({}) by {}\n", testing::to_string(spec_), variant_,
+                 candidate.implementation);
+    }
+    return true;
+  }
+
+  void keep(const Candidate& candidate, Comparison comparison) {
+    if (!comparison.ok) comparison.failure = variant_ + ": " + comparison.failure;
+    const auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& r) {
+      return r.implementation == candidate.implementation;
+    });
+    if (found == results_.end()) {
+      results_.push_back({testing::to_string(spec_), candidate.implementation, comparison});
+    } else {
+      keep_worst(found->worst, comparison);
     }
   }
-  return results;
-}
+
+  void on_host(const Call& call) {
+    Judges judges(call);
+    for (const Candidate& candidate : testing::explain(call)) {
+      if (!wanted(candidate)) continue;
+      Call copy = call;
+      testing::run(copy, candidate.implementation);
+      keep(candidate, judges.of(candidate.implementation).compare(copy));
+    }
+  }
+
+  void on_device(const Call& call) {
+    const Judge judge(call);
+    const testing::DeviceCall device(call);
+    for (const Candidate& candidate : device.explain()) {
+      if (!wanted(candidate)) continue;
+      device.upload(call);
+      device.launch(candidate.implementation);
+      keep(candidate, judge.compare(device.result()));
+    }
+  }
+
+  // A graph of the call, replayed on other slots, lengths and values.
+  void replayed() {
+    variant_ = "replayed graph";
+    CaseOptions options;
+    options.shuffled = options.padding = options.elsewhere = true;
+    const Call call = testing::random_call(spec_, options);
+    const Call next = testing::replay_call(spec_, options, call, 1);
+    const Judge judge(next);
+    const testing::DeviceCall device(call);
+    for (const Candidate& candidate : device.explain()) {
+      if (!wanted(candidate)) continue;
+      const testing::cuda::Captured graph([&] { device.launch(candidate.implementation); });
+      device.upload(next);
+      graph.replay();
+      keep(candidate, judge.compare(device.result()));
+    }
+  }
+
+  void far_pools() {
+    variant_ = "far pool";
+    CaseOptions options;
+    options.shuffled = options.padding = options.elsewhere = true;
+    const Call near = testing::random_call(spec_, options);
+    const std::int64_t shift = testing::far_shift(near);
+    if (shift == 0) throw InvalidArgument("--far", "problems with a pool", to_string(spec_));
+    Call far = near;
+    testing::shift_slots(far, shift);
+    const Judge judge(near);
+    const testing::DeviceCall device(far, {.far_slots = shift});
+    for (const Candidate& candidate : device.explain()) {
+      if (!wanted(candidate)) continue;
+      device.upload(far);
+      device.launch(candidate.implementation);
+      Call result = device.result();
+      testing::shift_slots(result, -shift);
+      keep(candidate, judge.compare(result));
+    }
+  }
+
+  ProblemSpec spec_;
+  bool far_;
+  int seeds_;
+  bool trace_;
+  std::string variant_;
+  std::vector<Result> results_;
+};
+
+// Of "I/N": the problems whose number leaves the remainder I.
+struct Share {
+  std::size_t index = 0, count = 1;
+
+  static Share parse(const std::string& text) {
+    constexpr std::size_t kMost = 1 << 16;
+    Share share;
+    const char* end = text.data() + text.size();
+    const auto [slash, first] = std::from_chars(text.data(), end, share.index);
+    const bool split = first == std::errc() && slash != end && *slash == '/';
+    const auto [rest, second] =
+        split ? std::from_chars(slash + 1, end, share.count) : std::from_chars_result{};
+    if (!split || second != std::errc() || rest != end || share.index >= share.count ||
+        share.count > kMost) {
+      throw InvalidArgument("--share", "I/N with I from 0 to N - 1", text);
+    }
+    return share;
+  }
+
+  template <class T>
+  void take(std::vector<T>& all) const {
+    std::size_t kept = 0;
+    for (std::size_t i = index; i < all.size(); i += count) all[kept++] = all[i];
+    all.erase(all.begin() + static_cast<std::ptrdiff_t>(kept), all.end());
+  }
+};
 
 int check(const Options& options) {
   check_writable("--json", options.json);
-  const std::vector<ProblemSpec> specs = choose_problems(options.problems, options.suite);
+  const Share share = Share::parse(options.share);
+  std::vector<CheckedProblem> problems =
+      choose_checks(options.problems, options.suite, options.far);
+  share.take(problems);
   std::size_t width = 0;
-  for (const ProblemSpec& spec : specs) {
-    require_implementation(spec);
-    width = std::max(width, testing::to_string(spec).size());
+  for (const CheckedProblem& problem : problems) {
+    require_implementation(problem.spec);
+    width = std::max(width, testing::to_string(problem.spec).size());
   }
+  testing::cuda::reuse_memory();
   std::FILE* out = table_stream(options.json);
   Table table(out, {{"problem", width},
                     {"impl", 15},
@@ -112,12 +221,13 @@ int check(const Options& options) {
                     {"max error", 10, true},
                     {"bound", 10, true},
                     {"verdict", 6}});
-  Progress progress(specs.size());
+  Progress progress(problems.size());
   nlohmann::json rows = nlohmann::json::array();
   int passed = 0, failed = 0, not_run = 0;
-  for (const ProblemSpec& spec : specs) {
+  for (const CheckedProblem& problem : problems) {
+    const ProblemSpec& spec = problem.spec;
     progress.show(testing::to_string(spec));
-    const std::vector<Result> results = check_problem(spec, options.seeds);
+    const std::vector<Result> results = Checker(problem, options.seeds, options.trace).run();
     progress.clear();
     progress.step();
     if (results.empty()) {
@@ -166,6 +276,14 @@ void add_check(CLI::App& app) {
       ->check(CLI::Range(1, 1000));
   command->add_option("--json", options->json, "Write the results to FILE (- for stdout)")
       ->type_name("FILE");
+  command
+      ->add_option("--share", options->share, "The share I of N of the problems, for N processes")
+      ->capture_default_str()
+      ->type_name("I/N");
+  command->add_flag("--far", options->far,
+                    "CUDA: also with pools of more than 2^31 elements (the suite gpu does it where "
+                    "it matters)");
+  command->add_flag("--trace", options->trace, "Say on stderr what begins");
   command->footer(
       "Examples:\n"
       "  hyla check\n"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "gpu_checks.h"
 #include "testing/device_call.h"
 #include "testing/random_problem.h"
 
@@ -316,18 +317,23 @@ const std::vector<const char*> kAttention = {
 };
 
 // Of one suite, or of several with commas between them.
-std::vector<const char*> problems_of(const std::string& names) {
-  std::vector<const char*> problems;
+std::vector<const Suite*> suites_of(const std::string& names) {
+  std::vector<const Suite*> chosen;
   for (std::size_t begin = 0; begin <= names.size();) {
     const std::size_t end = std::min(names.find(',', begin), names.size());
     const std::string name = names.substr(begin, end - begin);
     const auto found = std::find_if(suites().begin(), suites().end(),
                                     [&](const Suite& s) { return s.name == name; });
     if (found == suites().end()) throw InvalidArgument("--suite", "one of " + suite_names(), name);
-    problems.insert(problems.end(), found->problems.begin(), found->problems.end());
+    chosen.push_back(&*found);
     begin = end + 1;
   }
-  return problems;
+  return chosen;
+}
+
+void require_room(const testing::ProblemSpec& spec) {
+  require_device(spec);
+  testing::check_memory(spec);
 }
 
 }  // namespace
@@ -338,7 +344,10 @@ const std::vector<Suite>& suites() {
       {"cpu", "one layer's shapes on the CPU", kCpu},
       {"cpu-attention", "attention of long rows on the CPU; to measure, too long to check",
        kCpuAttention},
-      {"gpu", "the shapes of the published tables on a CUDA device", kGpu},
+      {"gpu",
+       "CUDA: to measure, the shapes of the published tables; to check, small problems of all "
+       "kinds",
+       kGpu},
       {"prefill", "chunked prefill on a CUDA device; to measure, too long to check", kPrefill},
       {"attention", "attention of long rows on a CUDA device; to measure, too long to check",
        kAttention},
@@ -371,13 +380,31 @@ std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>
   std::vector<testing::ProblemSpec> specs;
   for (const std::string& text : problems) specs.push_back(testing::parse_problem(text));
   if (problems.empty()) {
-    for (const char* text : problems_of(suite)) specs.push_back(testing::parse_problem(text));
+    for (const Suite* chosen : suites_of(suite)) {
+      for (const char* text : chosen->problems) specs.push_back(testing::parse_problem(text));
+    }
   }
-  for (const testing::ProblemSpec& spec : specs) {
-    require_device(spec);
-    testing::check_memory(spec);
-  }
+  for (const testing::ProblemSpec& spec : specs) require_room(spec);
   return specs;
+}
+
+std::vector<CheckedProblem> choose_checks(const std::vector<std::string>& problems,
+                                          const std::string& suite, bool far) {
+  std::vector<CheckedProblem> checks;
+  for (const std::string& text : problems) checks.push_back({testing::parse_problem(text), far});
+  if (problems.empty()) {
+    for (const Suite* chosen : suites_of(suite)) {
+      if (chosen->name == std::string("gpu")) {
+        for (CheckedProblem& check : gpu_checks()) checks.push_back(std::move(check));
+      } else {
+        for (const char* text : chosen->problems) {
+          checks.push_back({testing::parse_problem(text), far});
+        }
+      }
+    }
+  }
+  for (const CheckedProblem& check : checks) require_room(check.spec);
+  return checks;
 }
 
 void require_implementation(const testing::ProblemSpec& spec) {

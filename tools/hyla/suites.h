@@ -16,6 +16,16 @@ struct Suite {
 };
 
 const std::vector<Suite>& suites();
+
+// A problem to check rather than to measure.
+struct CheckedProblem {
+  testing::ProblemSpec spec;
+  bool far = false;  // on a GPU also with pools of more than 2^31 elements
+};
+
+// As choose_problems, but `gpu` stands for problems that are made for checking (gpu_checks.h).
+std::vector<CheckedProblem> choose_checks(const std::vector<std::string>& problems,
+                                          const std::string& suite, bool far);
 std::string suite_names();  // "quick, cpu, gpu"
 
 // Problems given by hand, else those of the suite, or of several suites with commas between them.

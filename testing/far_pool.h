@@ -1,0 +1,20 @@
+// Pools of more than 2^31 elements: a small call's slots or pages at the far end of a large pool, in
+// front of them nothing but NaN. A 32-bit offset anywhere reads poison or leaves a slot unwritten.
+#pragma once
+
+#include <string_view>
+
+#include "testing/call.h"
+
+namespace hyla::testing {
+
+// Tensors that are found by slot or page number.
+bool is_pool(std::string_view name);
+
+// So many slots or pages put every pool of the call beyond 2^31 elements. 0: it has none.
+std::int64_t far_shift(const Call& call);
+
+// Adds `shift` to every number of a slot or page that is not null; one out of range stays so.
+void shift_slots(Call& call, std::int64_t shift);
+
+}  // namespace hyla::testing
