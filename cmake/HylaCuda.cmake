@@ -17,7 +17,7 @@ function(hyla_target_cuda target)
   target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endfunction()
 
-set(HYLA_CUDA_MINIMUM 12.4) # first toolkit that ships cuda::ptx
+set(HYLA_CUDA_MINIMUM 13.0) # kernels have more than 48 KiB of static shared memory
 
 string(TOUPPER "${HYLA_CUDA}" hyla_cuda_wish)
 if(hyla_cuda_wish MATCHES "^(TRUE|YES|1)$")
