@@ -234,6 +234,7 @@ constexpr Key kKeys[] = {
     integer<&S::k, kDimRange>("k", kGdn | kConv, "key dim"),
     integer<&S::v, kDimRange>("v", kGdn | kConv | kNorm, "value dim"),
     integer<&S::d, kDimRange>("d", kCaches, "head dim"),
+    integer<&S::dv, Range{0, 256, 8}>("dv", kCaches, "dim of the values; 0: the head dim"),
     lengths<&S::kvlen>("kvlen", kCaches,
                        "tokens in the cache, this call's included: of all rows, or of each"),
     integer<&S::page, Range{0, 1024}>("page", kCaches, "tokens a page; 0: a dense cache"),
@@ -452,6 +453,8 @@ string lengths_to_string(const std::vector<int64_t>& lengths) {
   }
   return text;
 }
+
+int64_t value_dim(const ProblemSpec& spec) { return spec.dv != 0 ? spec.dv : spec.d; }
 
 std::vector<int64_t> row_lengths(const ProblemSpec& spec) {
   if (!spec.lens.empty()) return spec.lens;

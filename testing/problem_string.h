@@ -45,7 +45,7 @@ struct ProblemSpec {
   std::vector<std::int64_t> lens;  // ragged lengths instead of b and t; empty: not given
   std::int64_t hq = 16, hk = 16, hv = 32;
   std::int64_t k = 128, v = 128;    // dims of GDN heads
-  std::int64_t d = 128;             // dim of attention heads
+  std::int64_t d = 128, dv = 0;     // dims of attention heads and of their values; 0: d
   std::vector<std::int64_t> kvlen;  // one for all rows, or one a row; empty: that of the queries
   std::int64_t page = 16;           // tokens a page; 0: a dense cache
   DType io = DType::kBFloat16, state = DType::kFloat32, kv = DType::kBFloat16;
@@ -99,6 +99,8 @@ struct KeyInfo {
 };
 std::vector<KeyInfo> keys_of(Operation operation);
 
+// Of attention: dv, or d.
+std::int64_t value_dim(const ProblemSpec& spec);
 // Tokens of each row, from lens or from b and t.
 std::vector<std::int64_t> row_lengths(const ProblemSpec& spec);
 std::int64_t total_tokens(const ProblemSpec& spec);

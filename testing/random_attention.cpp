@@ -39,8 +39,9 @@ class CacheMaker {
     heads_first_ = !ragged_ && builder.has("heads first", 0.4);
     with_scales_ = quantised(spec_.kv) && !(empty && builder.options().packed) &&
                    !builder.has("no scales", 0.2);
-    value_dim_ =
-        builder.has("value dim", 0.3) ? kValueDims[builder.kind("which value dim", 4)] : spec_.d;
+    value_dim_ = spec_.dv == 0 && builder.has("value dim", 0.3)
+                     ? kValueDims[builder.kind("which value dim", 4)]
+                     : testing::value_dim(spec_);
     with_values_ = !(empty && builder.has("keys only", 0.15));
   }
 

@@ -49,8 +49,9 @@ struct Sizes {
   double attention() const {
     double keys = 0;
     for (std::int64_t length : kv_lengths(spec)) keys += static_cast<double>(length);
-    return io(2 * spec.hq * spec.d) +
-           keys * static_cast<double>(2 * spec.hk * spec.d) * static_cast<double>(size_of(spec.kv));
+    const std::int64_t dims = spec.d + value_dim(spec);
+    return io(spec.hq * dims) +
+           keys * static_cast<double>(spec.hk * dims) * static_cast<double>(size_of(spec.kv));
   }
   double all() const {
     switch (spec.operation) {

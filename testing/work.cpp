@@ -86,20 +86,22 @@ Work attention(const ProblemSpec& spec) {
     }
     read += std::min(most, static_cast<double>(keys[row]));
   }
-  const auto d = static_cast<double>(spec.d), hq = static_cast<double>(spec.hq);
-  const double io = 2 * static_cast<double>(total_tokens(spec)) * hq * d * bytes_of(spec.io);
-  const double flops = 4 * pairs * hq * d;
+  const auto dims = static_cast<double>(spec.d + value_dim(spec));
+  const auto hq = static_cast<double>(spec.hq);
+  const double io = static_cast<double>(total_tokens(spec)) * hq * dims * bytes_of(spec.io);
+  const double flops = 2 * pairs * hq * dims;
   const bool products =
       spec.operation == Operation::kAttentionPrefill && spec.io != DType::kFloat32;
-  return {io + 2 * read * static_cast<double>(spec.hk) * d * bytes_of(spec.kv), flops,
+  return {io + read * static_cast<double>(spec.hk) * dims * bytes_of(spec.kv), flops,
           products ? flops : 0};
 }
 
 Work append(const ProblemSpec& spec) {
-  const double values = 2 * static_cast<double>(total_tokens(spec) * spec.hk * spec.d);
+  const auto heads = static_cast<double>(total_tokens(spec) * spec.hk);
+  const double values = heads * static_cast<double>(spec.d + value_dim(spec));
   const bool quantised = size_of(spec.kv) == 1;
-  const double scales = quantised ? 2 * static_cast<double>(total_tokens(spec) * spec.hk) * 4 : 0;
-  const double rotations = spec.rope == Rope::kNone ? 0 : 3 * values / 2;
+  const double scales = quantised ? 2 * heads * 4 : 0;
+  const double rotations = spec.rope == Rope::kNone ? 0 : 3 * heads * static_cast<double>(spec.d);
   return {values * (bytes_of(spec.io) + bytes_of(spec.kv)) + scales,
           rotations + (quantised ? 2 * values : 0)};
 }

@@ -46,6 +46,7 @@ ProblemSpec random_spec(std::uint64_t seed) {
   if (has("v")) spec.v = 8 * (1 + draw.below(32));
   if (has("d")) {
     spec.d = 8 * (1 + draw.below(32));
+    if (draw.below(2) == 0) spec.dv = 8 * (1 + draw.below(32));
     if (has("hq")) spec.hq = spec.hk * (1 + draw.below(4));
     spec.page = draw.below(1025);
     spec.kv = draw.pick(

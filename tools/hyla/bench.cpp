@@ -166,7 +166,7 @@ double limit_us(const ProblemSpec& spec, const testing::Work& work, double secon
 
 bool reads_pages(const ProblemSpec& spec) {
   return on_gpu(spec) && spec.operation == testing::Operation::kAttentionDecode && spec.page > 0 &&
-         spec.kvlen.size() == 1;
+         spec.kvlen.size() == 1 && testing::value_dim(spec) == spec.d;
 }
 
 // At small batch decode is latency, and this is its limit; a paged cache is read page by page.

@@ -300,7 +300,7 @@ const std::vector<const char*> kPrefill = {
 };
 
 // Attention prefill: the shapes of its targets, a chunk behind a long context, pages of one token,
-// prompts beside decode rows.
+// prompts beside decode rows, values of another width than keys.
 const std::vector<const char*> kAttention = {
     "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,device=cuda",
     "attention_prefill:lens=32768,hq=16,hk=2,d=256,page=64,device=cuda",
@@ -314,6 +314,10 @@ const std::vector<const char*> kAttention = {
     "attention_prefill:lens=8192,hq=16,hk=2,d=256,page=64,kv=int8,device=cuda",
     "attention_prefill:lens=4096x4,hq=32,hk=8,d=128,page=64,kv=e4m3,device=cuda",
     "attention_prefill:lens=4096x2+1x62,kvlen=8192,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=64+1x15,kvlen=2000,hq=16,hk=2,d=256,page=64,device=cuda",
+    "attention_prefill:lens=200+1x31,kvlen=1000,hq=32,hk=8,d=128,page=16,device=cuda",
+    "attention_prefill:lens=8192,hq=16,hk=16,d=192,dv=128,page=64,device=cuda",
+    "attention_decode:b=64,hq=16,hk=2,d=192,dv=128,kvlen=8192,page=64,device=cuda",
 };
 
 // Of one suite, or of several with commas between them.

@@ -53,8 +53,8 @@ struct QueryRows {
 
 enum class Kind { kDense, kRagged, kPaged };
 
-// Rows lie at multiples of `step` bytes from their head's base, keys and values alike; scales at
-// multiples of an element.
+// Rows lie at multiples of `k_step` or `v_step` bytes from their head's base, a token's key at the
+// same multiple as its value; scales at multiples of an element.
 struct Cache {
   Kind kind = Kind::kDense;
   int kv_heads = 0;
@@ -69,7 +69,7 @@ struct Cache {
   const char *k = nullptr, *v = nullptr;
   std::int64_t k_head_bytes = 0, v_head_bytes = 0;
   int k_chunks = 0, v_chunks = 0;  // 16-byte chunks of a row
-  std::uint32_t step = 0, outer_steps = 0, token_steps = 0;
+  std::uint32_t k_step = 0, v_step = 0, outer_steps = 0, token_steps = 0;
   const float *k_scales = nullptr, *v_scales = nullptr;  // one a token and head
   std::uint32_t scale_outer = 0, scale_token = 0;
   std::int64_t scale_head = 0;
@@ -136,6 +136,10 @@ struct Pieces {
   int4* entries = nullptr;
   int* items = nullptr;  // how many entries were written
   bool by_item = false;
+
+  // The slot, behind the first two, of a part of what CTAs before began. There are enough, unless
+  // the rows of a ragged cache overlap.
+  HYLA_HOST_DEVICE int later(int part) const { return part < slots - 3 ? part : slots - 3; }
 };
 
 // The slot of an item's piece, where the CTA which begins the item is known.

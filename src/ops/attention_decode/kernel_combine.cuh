@@ -127,7 +127,7 @@ struct OwnEntry {
     if (piece == 0) return first * from.slots + ((begun - 1) & 1);
     const int part = begun + piece - 1;
     const int cta = cuts.cta_of(item_at + part * part_units);
-    return cta * from.slots + 2 + part - parts_before(cta);
+    return cta * from.slots + 2 + from.later(part - parts_before(cta));
   }
   // That begin before a CTA's share does.
   __device__ __forceinline__ int parts_before(int cta) const {

@@ -45,10 +45,21 @@ Strides value_strides(const CacheTensor& x, const CachePlaces& places) {
   return {x, places, static_cast<std::int64_t>(size_of(x.dtype))};
 }
 
-std::int64_t largest_step(const Strides& strides) {
-  const auto common = static_cast<std::uint64_t>(std::gcd(strides.outer, strides.token));
-  return common == 0 ? 16 : std::int64_t{1} << std::min(std::countr_zero(common), 30);
-}
+// Rows lie at multiples of a step, which fits 31 bits.
+struct Steps {
+  std::int64_t size = 0, outer = 0, token = 0;
+
+  explicit Steps(const Strides& strides) : size(std::gcd(strides.outer, strides.token)) {
+    if (size == 0) size = 16;
+    if (size > INT32_MAX) {
+      const int zeros = std::countr_zero(static_cast<std::uint64_t>(size));
+      size = std::int64_t{1} << std::min(zeros, 30);
+    }
+    outer = strides.outer / size;
+    token = strides.token / size;
+  }
+  bool as_many(const Steps& other) const { return outer == other.outer && token == other.token; }
+};
 
 const char* refuses_scales(const CacheView& cache, const CachePlaces& places) {
   if (!cache.quantised()) return nullptr;
@@ -72,8 +83,11 @@ const char* refuses_layout(const RunProblem& problem) {
   if (!aligned(k) || !aligned(v)) return "rows of the cache are not aligned to 16 bytes";
   if (falling(k) || falling(v)) return "strides of the cache are negative";
   const Strides strides = value_strides(k, places);
-  if (strides != value_strides(v, places)) return "keys and values have different strides";
-  if (strides.span(places) / largest_step(strides) >= INT32_MAX || places.outers > kMostTokens) {
+  const Steps steps(strides);
+  if (!steps.as_many(Steps(value_strides(v, places)))) {
+    return "pages of keys and of values are laid out differently";
+  }
+  if (strides.span(places) / steps.size >= INT32_MAX || places.outers > kMostTokens) {
     return "pages lie too far apart";
   }
   return refuses_scales(problem.cache, places);
@@ -107,11 +121,11 @@ Cache cache_of(const CacheView& from, std::int64_t kv_heads) {
   cache.v_head_bytes = row_bytes(v, v.head_stride);
   cache.k_chunks = static_cast<int>(row_bytes(k, k.width) / 16);
   cache.v_chunks = static_cast<int>(row_bytes(v, v.width) / 16);
-  const Strides strides = value_strides(k, places);
-  const std::int64_t step = largest_step(strides);
-  cache.step = static_cast<std::uint32_t>(step);
-  cache.outer_steps = static_cast<std::uint32_t>(strides.outer / step);
-  cache.token_steps = static_cast<std::uint32_t>(strides.token / step);
+  const Steps steps(value_strides(k, places));
+  cache.k_step = static_cast<std::uint32_t>(steps.size);
+  cache.v_step = static_cast<std::uint32_t>(Steps(value_strides(v, places)).size);
+  cache.outer_steps = static_cast<std::uint32_t>(steps.outer);
+  cache.token_steps = static_cast<std::uint32_t>(steps.token);
   if (from.quantised()) {
     const CacheTensor scales(from.k_scales, from.kind);
     const Strides own(scales, places, 1);
@@ -124,11 +138,25 @@ Cache cache_of(const CacheView& from, std::int64_t kv_heads) {
   return cache;
 }
 
-// Of a CTA, for rows of so many keys at most.
-int own_slots(std::int64_t keys) {
-  constexpr std::int64_t kPartKeys = kPartUnits * kUnit;
-  const std::int64_t parts = (std::max<std::int64_t>(keys, 1) + kPartKeys - 1) / kPartKeys;
+std::int64_t units_of(std::int64_t keys) {
+  return std::max<std::int64_t>((keys + kUnit - 1) / kUnit, 1);
+}
+
+// Of a CTA: two for what it begins, in turns, and one for each part of an item from before that
+// begins in its share. row, all: units of a row and of all items, at most.
+int own_slots(std::int64_t row, std::int64_t all, std::int64_t ctas) {
+  const std::int64_t share = std::min(row, (all + ctas - 1) / ctas);
+  const std::int64_t parts = (share + kPartUnits - 1) / kPartUnits;
   return 2 + static_cast<int>(std::min<std::int64_t>(parts, kMostParts));
+}
+
+// Units of all items where a row has one for each KV head.
+std::int64_t all_units(const RunProblem& problem) {
+  const Queries& q = problem.queries;
+  const CachePlaces places(problem.cache);
+  const std::int64_t rows = places.kind == KvCache::Kind::kRagged ? places.tokens / kUnit + q.rows
+                                                                  : q.rows * units_of(room(places));
+  return q.kv_heads * rows;
 }
 
 }  // namespace
@@ -177,7 +205,7 @@ Plan make_own_plan(const RunProblem& problem, int multiprocessors) {
   plan.dim = padded(std::max(q.head_dim, q.value_dim));
   plan.ctas = std::min(multiprocessors, kMaxCtas);
   plan.own_bits = true;
-  plan.slots = own_slots(room(CachePlaces(problem.cache)));
+  plan.slots = own_slots(units_of(room(CachePlaces(problem.cache))), all_units(problem), plan.ctas);
   set_entries(plan, q);
   return plan;
 }
@@ -194,8 +222,12 @@ std::size_t workspace_bound(const RunBounds& bounds, int multiprocessors) {
   if (dim > 256 || bounds.io == DType::kFloat32) return 0;
   // The plan with most rows, and the one with most pieces.
   const std::int64_t ctas = std::min(multiprocessors, kMaxCtas);
+  const std::int64_t longest = kMostParts * kPartUnits * ctas;  // beyond that slots stay as many
+  const std::int64_t row = std::min(units_of(bounds.max_kv_length), longest) + 1;  // of ragged rows
+  const std::int64_t all = bounds.max_sequences * bounds.kv_heads * row;
+  const std::int64_t slots = own_slots(all, all, ctas);
   return std::max(bytes(ctas * kWideCtas * Plan().slots, kWideRows, padded(dim)),
-                  bytes(ctas * own_slots(bounds.max_kv_length), kWarpRows, padded(dim)));
+                  bytes(ctas * slots, kWarpRows, padded(dim)));
 }
 
 }  // namespace hyla::attention::decode

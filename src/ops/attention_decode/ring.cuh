@@ -93,14 +93,14 @@ class Ring {
     if constexpr (kOperands) {
       issue_found(slot, current_.k, a_.k_chunks);
     } else {
-      issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_chunks, a_.k_scales);
+      issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_step, a_.k_chunks, a_.k_scales);
     }
   }
   __device__ __forceinline__ void issue_values(int slot) {
     if constexpr (kOperands) {
       issue_found(slot, current_.v, a_.v_chunks);
     } else {
-      issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_chunks, a_.v_scales);
+      issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_step, a_.v_chunks, a_.v_scales);
     }
   }
 
@@ -184,13 +184,13 @@ class Ring {
     if (key_ >= end_) enter(at_ + 1);
   }
 
-  __device__ __forceinline__ void issue(int slot, const char* base, int chunks,
+  __device__ __forceinline__ void issue(int slot, const char* base, std::uint32_t step, int chunks,
                                         const float* scales) {
     if (current_head_ >= 0) {
       if (complete_ && chunks == kLanesPerRow) {
-        copy_rows<true>(slot, base, chunks);
+        copy_rows<true>(slot, base, step, chunks);
       } else {
-        copy_rows<false>(slot, base, chunks);
+        copy_rows<false>(slot, base, step, chunks);
       }
       if constexpr (Shape::kQuantised) {
         if (scales != nullptr && lane_ < kOwnRows) {
@@ -237,7 +237,8 @@ class Ring {
   }
 
   template <bool kComplete>
-  __device__ __forceinline__ void copy_rows(int slot, const char* base, int chunks) const {
+  __device__ __forceinline__ void copy_rows(int slot, const char* base, std::uint32_t step,
+                                            int chunks) const {
     const int chunk = lane_ % kLanesPerRow, own = lane_ / kLanesPerRow;
     base += chunk * 16;
     asm volatile("" : "+l"(base));  // one multiply-add gives an address, if this is one register
@@ -254,7 +255,7 @@ class Ring {
       const std::uint32_t at = target(to, row);
       if (!mine) continue;
       if constexpr (kComplete) {
-        const char* from = base + static_cast<std::uint64_t>(steps) * a_.step;
+        const char* from = base + static_cast<std::uint64_t>(steps) * step;
         if constexpr (Shape::kReadOnce) {
           arch::copy_16_once(at, from, policy_);
         } else {
@@ -262,7 +263,7 @@ class Ring {
         }
       } else {
         const bool there = steps != kNowhere && chunk < chunks;
-        arch::copy_16(at, base + static_cast<std::uint64_t>(there ? steps : 0) * a_.step,
+        arch::copy_16(at, base + static_cast<std::uint64_t>(there ? steps : 0) * step,
                       there ? 16 : 0);
       }
     }

@@ -199,7 +199,7 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
   if (a.pieces.own_bits) {
     from = part.number * items.part_units;
     to = min(from + items.part_units, items.units);
-    segment.piece = slot + 2 + listed;
+    segment.piece = slot + 2 + a.pieces.later(listed);
     // Threads add what others noted: a sum is not written where the one before it may still be
     // read.
     if (item_at >= share.begin) {
