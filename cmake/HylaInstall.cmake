@@ -14,7 +14,7 @@ foreach(folder arch core device ops/attention ops/attention_decode ops/attention
   if(folder STREQUAL ops/attention)
     set(headers "${PROJECT_SOURCE_DIR}/src/ops/attention/operand_queries.cuh")
   endif()
-  list(FILTER headers EXCLUDE REGEX "/(kv_rows|launch_prefill|launch_instances|launch_decode|plan)\\.(h|cuh)$") # built-in caches
+  list(FILTER headers EXCLUDE REGEX "/(kv_rows|byte_rows|widened_.*|widening|launch_widen.*|launch_prefill|launch_.*instances|launch_decode|plan)\\.(h|cuh)$") # built-in caches
   install(FILES ${headers} DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/hyla/kernels/${folder}")
 endforeach()
 install(TARGETS hyla_kernels EXPORT hyla-targets)

@@ -1,7 +1,7 @@
 // attention::run over KV operands of your own on a GPU, whatever they are: decode and prefill, any
 // dims and dtypes, scales, and lists of keys for each token. The definition is
 // attention_reference.h, the kernel attention_rows_kernel.h: right everywhere, not the fast one.
-// attention_prefill.h is fast for many queries over 16-bit operands.
+// attention_prefill.h and attention_decode.h are fast.
 //
 //     attention::RunParams params{.q = q, .out = out, .cu_seqlens = offsets};
 //     attention::cuda::run(params, my_keys, my_values, kv_heads, context);

@@ -6,8 +6,10 @@
 //
 // The first argument is the head dim, padded to 64, 128 or 256. Options are those of
 // attention::run; `params.cache` and `params.kv_lengths` stay empty: the operands say both.
-// Operands hold bfloat16 or float16, the dtype of q, in rows aligned to 16 bytes; a null address is
-// a row of zeros. Rows of any length are right; for many queries attention_prefill.h is faster.
+// Operands hold bfloat16 or float16, the dtype of q, or float8_e4m3 or int8 with float scales, one
+// a token and head, or none, in rows that are multiples of 16 bytes and aligned to 16; a null
+// address is a row of zeros. Rows of any length are right; for many queries attention_prefill.h is
+// faster.
 //
 // A translation unit that calls it is compiled by nvcc for sm_90a and linked with hyla::hyla and
 // hyla::kernels.
@@ -31,8 +33,8 @@ namespace hyla::attention::cuda {
 template <int HeadDim>
 std::size_t decode_workspace_bytes(const RunParams& params, std::int64_t kv_heads,
                                    const Context& context) {
-  return attention::decode::workspace_bytes(attention::decode::plan_over_operands<HeadDim>(
-      check_queries(params, kv_heads, context), context));
+  return attention::decode::operands_workspace_bytes<HeadDim>(
+      check_queries(params, kv_heads, context), context);
 }
 #endif
 

@@ -11,20 +11,39 @@
 namespace hyla::attention {
 namespace detail {
 
+// Scales as the kernels read them.
+template <class T>
+constexpr bool has_fast_scales() {
+  if constexpr (!quantization_enabled<T>()) {
+    return true;
+  } else if constexpr (sizeof(typename T::dtype) != 1) {
+    static_assert(kNever<T>, "attention kernel: operands with scales hold float8_e4m3 or int8");
+    return false;
+  } else if constexpr (!is_quantised_operand<T>()) {
+    return false;
+  } else if constexpr (!std::is_same_v<typename T::scale_dtype, float>) {
+    static_assert(kNever<T>, "attention kernel: scales are float");
+    return false;
+  } else if constexpr (T::quantization_granularity < 8 || T::quantization_granularity % 8 != 0) {
+    static_assert(kNever<T>,
+                  "attention kernel: a scale is that of a multiple of eight values "
+                  "(quantization_granularity)");
+    return false;
+  } else {
+    return true;
+  }
+}
+
 template <class T>
 constexpr bool is_fast_operand() {
   if constexpr (!is_addressable_operand<T>()) {
     return false;
-  } else if constexpr (!std::is_same_v<typename T::dtype, bfloat16> &&
-                       !std::is_same_v<typename T::dtype, float16>) {
-    static_assert(kNever<T>, "attention kernel: operands hold bfloat16 or float16");
-    return false;
-  } else if constexpr (quantization_enabled<T>()) {
+  } else if constexpr (std::is_same_v<typename T::dtype, float>) {
     static_assert(kNever<T>,
-                  "attention kernel: operands with scales are taken by attention::cuda::run alone");
+                  "attention kernel: operands hold bfloat16, float16, float8_e4m3 or int8");
     return false;
   } else {
-    return true;
+    return has_fast_scales<T>();
   }
 }
 

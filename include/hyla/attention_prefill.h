@@ -5,13 +5,16 @@
 //
 // The first argument is the head dim, padded to 64, 128 or 256. Options are those of
 // attention::run; `params.cache` and `params.kv_lengths` stay empty: the operands say both.
-// Operands hold bfloat16 or float16, the dtype of q, in rows aligned to 16 bytes. One with tensor
+// Operands hold bfloat16 or float16, the dtype of q, in rows aligned to 16 bytes: one with tensor
 // map tiles and pages of a multiple of eight tokens is loaded by the copy engine, any other row by
-// row.
+// row. Or they hold float8_e4m3 or int8, in rows aligned to 16 bytes (to 8 where a head's dim is no
+// multiple of 16), with float scales or without: scales_block_paged_ptr is asked for the scale of
+// each token and head, or where quantization_granularity is less than the head dim, of each eight
+// values.
 //
 // A translation unit that calls it is compiled by nvcc for sm_90a and linked with hyla::hyla and
 // hyla::kernels (which adds the kernels' sources to the include path). A call takes about the
-// compile time of one kernel.
+// compile time of one kernel, over operands of one byte a value of two (q in bfloat16 and float16).
 #ifndef HYLA_ATTENTION_PREFILL_H_
 #define HYLA_ATTENTION_PREFILL_H_
 

@@ -1,4 +1,4 @@
-// expect: attention kernel: operands with scales are
+// expect: attention kernel: operands with scales hold float8_e4m3 or int8
 // lines: 1
 #include <hyla/attention_decode.h>
 #include <hyla/kv_operands.h>

@@ -1,4 +1,4 @@
-// expect: attention kernel: operands hold bfloat16 or float16
+// expect: attention kernel: operands hold bfloat16, float16, float8_e4m3 or int8
 // lines: 1
 #include <hyla/attention_prefill.h>
 #include <hyla/kv_operands.h>

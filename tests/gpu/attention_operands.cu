@@ -1,24 +1,19 @@
 // Operands in the kernels through the public headers: one with tensor maps, loaded by the copy
-// engine, one that only has addresses, one with scales, and lists of keys.
+// engine, one that only has addresses, values of another width than keys, and lists of keys.
 #include <gtest/gtest.h>
-#include <hyla/attention_cuda.h>
-#include <hyla/attention_decode.h>
-#include <hyla/attention_prefill.h>
-#include <hyla/attention_reference.h>
 #include <hyla/kv_operand_base.h>
 #include <hyla/kv_operands.h>
 
-#include <cmath>
 #include <random>
 #include <vector>
 
-#include "gpu/check.h"
+#include "gpu/operand_call.h"
 
 namespace hyla::testing {
 
 using namespace hyla::attention;
 
-constexpr std::int64_t kHeads = 2, kGroup = 3, kDim = 64, kPages = 24;
+constexpr std::int64_t kHeads = 2, kDim = 64, kPages = 24;
 
 // Tokens from the last to the first, one row of memory each.
 struct BackwardOperand : KvOperandBase<BackwardOperand, bfloat16> {
@@ -44,110 +39,26 @@ struct BackwardOperand : KvOperandBase<BackwardOperand, bfloat16> {
 
 namespace {
 
-class GpuOperands : public Gpu {
+class GpuOperands : public OperandTest {
  protected:
-  void TearDown() override {
-    for (void* memory : owned_) testing::cuda::release(memory);
-  }
-
-  template <class T>
-  T* copy(const std::vector<T>& values) {
-    void* memory = testing::cuda::allocate(values.size() * sizeof(T));
-    owned_.push_back(memory);
-    testing::cuda::upload(memory, values.data(), values.size() * sizeof(T));
-    return static_cast<T*>(memory);
-  }
-
-  static std::vector<bfloat16> normal(std::size_t count, unsigned seed) {
-    std::mt19937 rng(seed);
-    std::normal_distribution<float> draw;
-    std::vector<bfloat16> values(count);
-    for (bfloat16& x : values) x = bfloat16(draw(rng));
-    return values;
-  }
-
-  // The same operands on the host and on the device. reference, call: by params, operands, number
-  // of heads.
-  template <class K, class Reference, class Call>
-  void compare(const std::vector<std::int32_t>& offsets, const K& host_k, const K& host_v,
-               const K& k, const K& v, std::int64_t window, const Reference& reference,
-               const Call& call) {
-    const auto rows = static_cast<std::int64_t>(offsets.size()) - 1;
-    const std::int64_t total = offsets.back();
-    const auto count = static_cast<std::size_t>(total * kHeads * kGroup * kDim);
-    const std::vector<bfloat16> q = normal(count, 1);
-    std::vector<float> wide(q.begin(), q.end()), exact(count);
-    std::vector<bfloat16> got(count, bfloat16(NAN));
-    RunParams p;
-    p.q = TensorView(wide.data(), {total, kHeads * kGroup, kDim});
-    p.out = TensorView(exact.data(), {total, kHeads * kGroup, kDim});
-    p.cu_seqlens = TensorView(offsets.data(), {rows + 1});
-    p.window = window;
-    reference(p, host_k, host_v);
-
-    Context context;
-    context.device = Device::cuda(0);
-    context.stream = testing::cuda::stream();
-    bfloat16* out = copy(got);
-    p.q = TensorView(copy(q), {total, kHeads * kGroup, kDim}, context.device);
-    p.out = TensorView(out, {total, kHeads * kGroup, kDim}, context.device);
-    p.cu_seqlens = TensorView(copy(offsets), {rows + 1}, context.device);
-    call(p, k, v, context);
-    testing::cuda::synchronize();
-    testing::cuda::download(got.data(), out, count * sizeof(bfloat16));
-    // Probabilities and outputs are rounded to bfloat16: the error model of compare.h with one
-    // roundoff of the operands as its naive error.
-    for (std::size_t i = 0; i < count; i += kDim) {
-      double largest = 0;
-      for (std::size_t d = 0; d < kDim; ++d) {
-        largest = std::fmax(largest, std::fabs(static_cast<double>(exact[i + d])));
-      }
-      for (std::size_t d = 0; d < kDim; ++d) {
-        const double bound = kFactor * std::ldexp(largest, -8) +
-                             half_ulp(DType::kBFloat16, static_cast<double>(exact[i + d]));
-        ASSERT_NEAR(static_cast<float>(got[i + d]), exact[i + d], bound) << "value " << i + d;
-      }
-    }
+  static std::vector<bfloat16> numbers(std::size_t count, unsigned seed) {
+    return normal<bfloat16>(count, seed);
   }
 
   // In every kernel.
   template <class K>
-  void compare(const std::vector<std::int32_t>& offsets, const K& host_k, const K& host_v,
-               const K& k, const K& v, std::int64_t window) {
-    const auto reference = [](const RunParams& p, const K& keys, const K& values) {
-      attention::reference::run(p, keys, values, kHeads);
-    };
-    compare(offsets, host_k, host_v, k, v, window, reference,
-            [&](const RunParams& p, const K& keys, const K& values, const Context& context) {
-              attention::cuda::run(p, keys, values, kHeads, context);
-            });
-    if constexpr (!quantization_enabled<K>()) {
-      compare(
-          offsets, host_k, host_v, k, v, window, reference,
-          [&](const RunParams& p, const K& keys, const K& values, const Context& context) {
-            const auto rows = static_cast<std::int64_t>(offsets.size()) - 1;
-            const std::size_t bytes = prefill_workspace_bytes(rows);
-            const Workspace workspace{copy(std::vector<char>(bytes, 0x55)), bytes, context.device};
-            prefill<kDim>(p, keys, values, kHeads, workspace, context);
-          });
-      compare(
-          offsets, host_k, host_v, k, v, window, reference,
-          [&](const RunParams& p, const K& keys, const K& values, const Context& context) {
-            const std::size_t bytes =
-                attention::cuda::decode_workspace_bytes<kDim>(p, kHeads, context);
-            const Workspace workspace{copy(std::vector<char>(bytes, 0x55)), bytes, context.device};
-            attention::cuda::decode<kDim>(p, keys, values, kHeads, workspace, context);
-          });
-    }
+  void compare_all(const std::vector<std::int32_t>& offsets, const Operands<K, K>& operands,
+                   std::int64_t window = 0) {
+    compare_rows<bfloat16>(offsets, {}, operands, window);
+    compare_prefill<kDim, bfloat16>(offsets, {}, operands, window);
+    compare_decode<kDim, bfloat16>(offsets, {}, operands, window);
   }
-
-  std::vector<void*> owned_;
 };
 
 TEST_F(GpuOperands, WithTensorMaps) {
   using Operand = PagedOperand<bfloat16, 16>;
   const std::size_t count = kPages * 16 * kHeads * kDim;
-  const std::vector<bfloat16> k = normal(count, 2), v = normal(count, 3);
+  const std::vector<bfloat16> k = numbers(count, 2), v = numbers(count, 3);
   const std::vector<std::int32_t> offsets = {0, 100, 100, 130}, cached = {61, 9, 0};
   std::vector<std::int32_t> table(3 * 11, 1 << 30);
   for (int c = 0; c < 11; ++c) table[static_cast<std::size_t>(c)] = 23 - 2 * c;
@@ -161,9 +72,33 @@ TEST_F(GpuOperands, WithTensorMaps) {
   };
   const auto* pages = copy(table);
   const auto* lengths = copy(cached);
-  compare(offsets, make(k.data(), table.data(), cached.data()),
-          make(v.data(), table.data(), cached.data()), make(copy(k), pages, lengths),
-          make(copy(v), pages, lengths), 0);
+  compare_all<Operand>(offsets, {make(k.data(), table.data(), cached.data()),
+                                 make(v.data(), table.data(), cached.data()),
+                                 make(copy(k), pages, lengths), make(copy(v), pages, lengths)});
+}
+
+// Tiles are as wide as keys, which are wider than values.
+TEST_F(GpuOperands, ValuesOfAnotherWidth) {
+  using Operand = PagedOperand<bfloat16, 16>;
+  const std::vector<std::int32_t> table = {3, 5, 7, 9, 11, 0, 2, 1 << 30, 1 << 30, 1 << 30};
+  const std::vector<std::int32_t> cached = {40, 3};
+  const auto* pages = copy(table);
+  const auto* lengths = copy(cached);
+  const auto make = [&](const std::vector<bfloat16>& values, std::int64_t dim, bool host) {
+    return Operand::from(TensorView(host ? values.data() : copy(values), {kPages, 16, kHeads, dim}),
+                         TensorView(host ? table.data() : pages, {2, 5}),
+                         TensorView(host ? cached.data() : lengths, {2}));
+  };
+  const std::vector<bfloat16> k = numbers(kPages * 16 * kHeads * 128, 15),
+                              v = numbers(kPages * 16 * kHeads * 64, 16);
+  const Operands<Operand, Operand> operands{make(k, 128, true), make(v, 64, true),
+                                            make(k, 128, false), make(v, 64, false)};
+  for (const OperandShape shape : {OperandShape{2, 3, 128, 64}, OperandShape{2, 8, 128, 64}}) {
+    compare_rows<bfloat16>({0, 30, 50}, shape, operands);
+    compare_prefill<128, bfloat16>({0, 30, 50}, shape, operands);
+    compare_decode<128, bfloat16>({0, 30, 50}, shape, operands);
+    compare_decode<128, bfloat16>({0, 1, 2}, shape, operands);
+  }
 }
 
 constexpr std::int64_t kBackwardRows = 420, kBackwardKeys = 210;
@@ -178,58 +113,25 @@ BackwardOperand backward(const bfloat16* values) {
 }
 
 TEST_F(GpuOperands, WithAddressesOnly) {
-  const std::vector<bfloat16> k = normal(kBackwardCount, 4), v = normal(kBackwardCount, 5);
+  const std::vector<bfloat16> k = numbers(kBackwardCount, 4), v = numbers(kBackwardCount, 5);
   for (std::int64_t window : {0, 70}) {
-    compare({0, 90, 210}, backward(k.data()), backward(v.data()), backward(copy(k)),
-            backward(copy(v)), window);
+    compare_all<BackwardOperand>(
+        {0, 90, 210},
+        {backward(k.data()), backward(v.data()), backward(copy(k)), backward(copy(v))}, window);
   }
 }
 
 // A token a row is decode.
 TEST_F(GpuOperands, Decode) {
-  const std::vector<bfloat16> k = normal(kBackwardCount, 6), v = normal(kBackwardCount, 7);
-  compare({0, 1, 2}, backward(k.data()), backward(v.data()), backward(copy(k)), backward(copy(v)),
-          0);
-}
-
-TEST_F(GpuOperands, WithScales) {
-  using Operand = PagedOperand<float8_e4m3, 16, float, 32>;
-  const std::size_t count = kPages * 16 * kHeads * kDim;
-  const auto stored = [&](unsigned seed) {
-    std::vector<float8_e4m3> values(count);
-    const std::vector<bfloat16> from = normal(count, seed);
-    for (std::size_t i = 0; i < count; ++i) values[i] = float8_e4m3(static_cast<float>(from[i]));
-    return values;
-  };
-  const auto scales = [&](unsigned seed) {
-    std::mt19937 rng(seed);
-    std::uniform_real_distribution<float> draw(0.25f, 1.5f);
-    std::vector<float> values(count / 32);
-    for (float& x : values) x = draw(rng);
-    return values;
-  };
-  const std::vector<float8_e4m3> k = stored(8), v = stored(9);
-  const std::vector<float> k_scales = scales(10), v_scales = scales(11);
-  const std::vector<std::int32_t> table = {3, 5, 7, 9, 11, 0, 2, 1 << 30, 1 << 30, 1 << 30};
-  const std::vector<std::int32_t> cached = {40, 3};
-  const auto make = [&](const float8_e4m3* values, const float* factors, const std::int32_t* pages,
-                        const std::int32_t* lengths) {
-    return Operand::from(TensorView(values, {kPages, 16, kHeads, kDim}), TensorView(pages, {2, 5}),
-                         TensorView(lengths, {2}),
-                         TensorView(factors, {kPages, 16, kHeads, kDim / 32}));
-  };
-  const auto* pages = copy(table);
-  const auto* lengths = copy(cached);
-  compare({0, 30, 50}, make(k.data(), k_scales.data(), table.data(), cached.data()),
-          make(v.data(), v_scales.data(), table.data(), cached.data()),
-          make(copy(k), copy(k_scales), pages, lengths),
-          make(copy(v), copy(v_scales), pages, lengths), 0);
+  const std::vector<bfloat16> k = numbers(kBackwardCount, 6), v = numbers(kBackwardCount, 7);
+  compare_all<BackwardOperand>(
+      {0, 1, 2}, {backward(k.data()), backward(v.data()), backward(copy(k)), backward(copy(v))});
 }
 
 TEST_F(GpuOperands, ListsOfKeys) {
   using Operand = PagedOperand<bfloat16, 16>;
   const std::size_t count = kPages * 16 * kHeads * kDim;
-  const std::vector<bfloat16> k = normal(count, 12), v = normal(count, 13);
+  const std::vector<bfloat16> k = numbers(count, 12), v = numbers(count, 13);
   const std::vector<std::int32_t> table = {0, 1}, cached = {0, 0}, offsets = {0, 3, 5};
   constexpr std::int64_t kList = 70;
   std::vector<std::int32_t> lists(5 * kList);
@@ -245,16 +147,17 @@ TEST_F(GpuOperands, ListsOfKeys) {
   };
   const auto* pages = copy(table);
   const auto* lengths = copy(cached);
-  compare(
-      offsets, make(k.data(), table.data(), cached.data()),
-      make(v.data(), table.data(), cached.data()), make(copy(k), pages, lengths),
-      make(copy(v), pages, lengths), 0,
-      [&](const RunParams& p, const Operand& keys, const Operand& values) {
-        attention::reference::run_sparse(p, keys, values, kHeads,
+  const Operand host_k = make(k.data(), table.data(), cached.data()),
+                host_v = make(v.data(), table.data(), cached.data()),
+                device_k = make(copy(k), pages, lengths), device_v = make(copy(v), pages, lengths);
+  compare<bfloat16>(
+      offsets, {}, 0,
+      [&](const RunParams& p) {
+        attention::reference::run_sparse(p, host_k, host_v, kHeads,
                                          TensorView(lists.data(), {5, kList}));
       },
-      [&](const RunParams& p, const Operand& keys, const Operand& values, const Context& context) {
-        attention::cuda::run_sparse(p, keys, values, kHeads,
+      [&](const RunParams& p, const Context& context) {
+        attention::cuda::run_sparse(p, device_k, device_v, kHeads,
                                     TensorView(copy(lists), {5, kList}, context.device), context);
       });
 }

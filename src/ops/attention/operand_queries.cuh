@@ -21,15 +21,24 @@ using DeviceElement =
 
 template <int HeadDim, class Operand>
 void check_operand_queries(const Queries& queries) {
-  if (queries.q.dtype != dtype_of<typename Operand::dtype>) {
-    throw InvalidArgument("q", std::string("dtype ") + name_of(dtype_of<typename Operand::dtype>),
-                          name_of(queries.q.dtype));
+  constexpr DType kStored = dtype_of<typename Operand::dtype>;
+  if (size_of(kStored) == 1 ? size_of(queries.q.dtype) != 2 : queries.q.dtype != kStored) {
+    throw InvalidArgument(
+        "q",
+        std::string("dtype ") + (size_of(kStored) == 1 ? "bfloat16 or float16" : name_of(kStored)),
+        name_of(queries.q.dtype));
   }
   const std::int64_t dim = std::max(queries.head_dim, queries.value_dim);
   if (dim > HeadDim || (HeadDim > 64 && dim <= HeadDim / 2)) {
     throw InvalidArgument("q", "a head dim that pads to " + std::to_string(HeadDim),
                           describe(queries.q));
   }
+}
+
+// Has a token one scale for all `dim` values of a head?
+template <class Operand>
+bool one_scale(std::int64_t dim) {
+  return quantization_enabled<Operand>() && Operand::quantization_granularity >= dim;
 }
 
 inline void check_room(const Workspace& workspace, std::size_t needed) {

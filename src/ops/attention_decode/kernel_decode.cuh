@@ -218,7 +218,7 @@ __device__ __forceinline__ void use_keys(const Arguments& a, const WarpQueries<S
   if (Shape::kSharing == 1 || queries.any) {
     scores<Shape>(ring.tile(slot), queries.fragments, s, lane);
     if constexpr (Shape::kQuantised) {
-      if (a.cache.k_scales != nullptr) {
+      if (has_key_scales<Shape>(a)) {
         const Scales scales(ring.scales(slot), lane);
         s[0] *= scales.low, s[1] *= scales.low, s[2] *= scales.high, s[3] *= scales.high;
       }
@@ -233,7 +233,7 @@ __device__ __forceinline__ void use_values(const Arguments& a, const WarpQueries
   if (Shape::kSharing == 1 || queries.any) {
     Scales scales;
     if constexpr (Shape::kQuantised) {
-      if (a.cache.v_scales != nullptr) scales = Scales(ring.scales(slot), lane);
+      if (has_value_scales<Shape>(a)) scales = Scales(ring.scales(slot), lane);
     }
     std::uint32_t p[2];
     weigh<Shape>(s, scales, state, p);

@@ -7,48 +7,77 @@
 
 namespace hyla::attention::decode {
 
+// bytes: the operands have one a value.
 template <int HeadDim>
-Plan plan_over_operands(const Queries& queries, const Context& context) {
+Plan plan_over_operands(const Queries& queries, bool bytes, const Context& context) {
   Plan plan;
   plan.dim = HeadDim;
-  plan.wide = many_queries(queries) && queries.scale > 0;
+  if (bytes) {
+    plan.sharing = many_queries(queries) ? 4 : 1;
+  } else {
+    plan.wide = many_queries(queries) && queries.scale > 0;
+  }
   plan.ctas = std::min(processors_of(context), kMaxCtas) * (plan.wide ? kWideCtas : 1);
   set_entries(plan, queries);
   return plan;
 }
 
-template <int HeadDim, class K>
+// Enough for operands of any dtype.
+template <int HeadDim>
+std::size_t operands_workspace_bytes(const Queries& queries, const Context& context) {
+  return std::max(workspace_bytes(plan_over_operands<HeadDim>(queries, true, context)),
+                  workspace_bytes(plan_over_operands<HeadDim>(queries, false, context)));
+}
+
+template <int HeadDim, class K, class V>
 void check_operands(const Queries& queries, const K& k) {
   check_operand_queries<HeadDim, K>(queries);
   const char* reason = refuses_queries(queries, static_cast<std::int64_t>(k.max_context_length()));
-  if (reason == nullptr && (queries.head_dim % 8 != 0 || queries.value_dim % 8 != 0)) {
-    reason = "head dims are no multiples of 8";
+  constexpr int kMultiple = 16 / static_cast<int>(sizeof(typename K::dtype));
+  const bool folds = (!quantization_enabled<K>() || one_scale<K>(queries.head_dim)) &&
+                     (!quantization_enabled<V>() || one_scale<V>(queries.value_dim));
+  if (reason == nullptr && !folds) reason = "takes one scale a token and head";
+  if (reason == nullptr &&
+      (queries.head_dim % kMultiple != 0 || queries.value_dim % kMultiple != 0)) {
+    reason = "rows of a head are no multiples of 16 bytes";
   }
   if (reason != nullptr) throw Unsupported("attention.decode", {{"cuda_decode", false, reason}});
+}
+
+template <class Sizes, class K, class V>
+void launch_stream_over(const OperandArguments<K, V>& arguments, const Plan& plan,
+                        const Context& context) {
+  launch_shape<Sizes>(attention_decode<OverOperands<Sizes, K, V>>, arguments, plan, context);
 }
 
 template <int HeadDim, class K, class V>
 void launch_operands(const Queries& queries, const K& k, const V& v, const Workspace& workspace,
                      const Context& context) {
-  using Element = DeviceElement<K>;
-  check_operands<HeadDim>(queries, k);
+  constexpr int kSize = sizeof(typename K::dtype);
+  check_operands<HeadDim, K, V>(queries, k);
   if (queries.rows == 0 || queries.q.shape[0] == 0) return;
-  const Plan plan = plan_over_operands<HeadDim>(queries, context);
+  const Plan plan = plan_over_operands<HeadDim>(queries, kSize == 1, context);
   check_room(workspace, workspace_bytes(plan));
   OperandArguments<K, V> arguments;
   set_queries(arguments, queries, kAllRows);
   arguments.cache.kv_heads = static_cast<int>(queries.kv_heads);
-  arguments.cache.k_chunks = static_cast<int>(queries.head_dim / 8);
-  arguments.cache.v_chunks = static_cast<int>(queries.value_dim / 8);
+  arguments.cache.k_chunks = static_cast<int>(queries.head_dim * kSize / 16);
+  arguments.cache.v_chunks = static_cast<int>(queries.value_dim * kSize / 16);
   arguments.k = k;
   arguments.v = v;
   set_workspace(arguments, plan, workspace.data);
-  if (plan.wide) {
-    using Sizes = WideShape<Element, HeadDim>;
+  if constexpr (kSize == 1) {
+    using Stored = StoredBytes<K>;
+    if (plan.sharing == 4) {
+      launch_stream_over<Shape<Stored, HeadDim, 4, 1>>(arguments, plan, context);
+    } else {
+      launch_stream_over<Shape<Stored, HeadDim, 1, 1>>(arguments, plan, context);
+    }
+  } else if (plan.wide) {
+    using Sizes = WideShape<DeviceElement<K>, HeadDim>;
     launch_shape<Sizes>(attention_wide<OverOperands<Sizes, K, V>>, arguments, plan, context);
   } else {
-    using Sizes = Shape<Element, HeadDim, 1, 1>;
-    launch_shape<Sizes>(attention_decode<OverOperands<Sizes, K, V>>, arguments, plan, context);
+    launch_stream_over<Shape<DeviceElement<K>, HeadDim, 1, 1>>(arguments, plan, context);
   }
 }
 

@@ -27,6 +27,7 @@ struct Plan {
 };
 
 inline constexpr std::int64_t kAllRows = INT32_MAX;
+inline constexpr std::int64_t kAnyRows = kAllRows - 1;  // all, of which the mean says nothing
 inline constexpr const char* kFarIndices =
     "an index tensor has negative strides or some beyond 2^31 bytes";
 

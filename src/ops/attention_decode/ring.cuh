@@ -24,6 +24,7 @@ struct LanePlace {
 // Of an operand: null where there is none.
 struct LaneAddresses {
   const char *k = nullptr, *v = nullptr;
+  const float *k_scale = nullptr, *v_scale = nullptr;
 };
 
 // A warp's place among those of its CTA: which keys, which head, and which rows of a ring that it
@@ -91,14 +92,14 @@ class Ring {
       }
     }
     if constexpr (kOperands) {
-      issue_found(slot, current_.k, a_.k_chunks);
+      issue_found(slot, current_.k, a_.k_chunks, current_.k_scale);
     } else {
       issue(slot, a_.k + current_head_ * a_.k_head_bytes, a_.k_step, a_.k_chunks, a_.k_scales);
     }
   }
   __device__ __forceinline__ void issue_values(int slot) {
     if constexpr (kOperands) {
-      issue_found(slot, current_.v, a_.v_chunks);
+      issue_found(slot, current_.v, a_.v_chunks, current_.v_scale);
     } else {
       issue(slot, a_.v + current_head_ * a_.v_head_bytes, a_.v_step, a_.v_chunks, a_.v_scales);
     }
@@ -144,6 +145,10 @@ class Ring {
       const auto head = static_cast<std::uint32_t>(next_head_);
       place.k = address(given_.k.template block_paged_ptr<1>(segment.origin, key, head));
       place.v = address(given_.v.template block_paged_ptr<1>(segment.origin, key, head));
+      if constexpr (Shape::kQuantised) {
+        place.k_scale = given_.key_scale(segment.origin, token, next_head_);
+        place.v_scale = given_.value_scale(segment.origin, token, next_head_);
+      }
     } else {
       find(segment, token, place);
     }
@@ -214,7 +219,8 @@ class Ring {
   }
 
   // Rows of an operand, each wherever it is.
-  __device__ __forceinline__ void issue_found(int slot, const char* found, int chunks) const {
+  __device__ __forceinline__ void issue_found(int slot, const char* found, int chunks,
+                                              const float* scale) const {
     if (current_head_ >= 0) {
       const int chunk = lane_ % kLanesPerRow, own = lane_ / kLanesPerRow;
       const std::uint32_t to = first_target(slot, own + member_ * kOwnRows, chunk);
@@ -231,6 +237,13 @@ class Ring {
         const char* source =
             there ? reinterpret_cast<const char*>(from) + chunk * 16 : given_.q.data;
         arch::copy_16(target(to, row), source, there ? 16 : 0);
+      }
+      if constexpr (Shape::kQuantised) {
+        if (lane_ < kOwnRows) {
+          const bool there = scale != nullptr;
+          copy_4(scales(slot) + (member_ * kOwnRows + lane_) * 4,
+                 there ? static_cast<const void*>(scale) : given_.q.data, there ? 4 : 0);
+        }
       }
     }
     arch::commit_copies();

@@ -77,6 +77,24 @@ struct WideShape {
 template <class Shape>
 inline constexpr bool over_operands = !std::is_same_v<typename Shape::Given, Arguments>;
 
+// Are there scales of keys, of values?
+template <class Shape>
+HYLA_HOST_DEVICE bool has_key_scales(const Arguments& a) {
+  if constexpr (over_operands<Shape>) {
+    return Shape::Given::kKeyScales;
+  } else {
+    return a.cache.k_scales != nullptr;
+  }
+}
+template <class Shape>
+HYLA_HOST_DEVICE bool has_value_scales(const Arguments& a) {
+  if constexpr (over_operands<Shape>) {
+    return Shape::Given::kValueScales;
+  } else {
+    return a.cache.v_scales != nullptr;
+  }
+}
+
 // The arguments as the kernel was given them.
 template <class Shape>
 HYLA_HOST_DEVICE const typename Shape::Given& given(const Arguments& a) {

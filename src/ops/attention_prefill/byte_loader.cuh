@@ -9,7 +9,6 @@
 
 #include "arch/cp_async.cuh"
 #include "arch/tma.cuh"
-#include "ops/attention_prefill/byte_rows.h"
 #include "ops/attention_prefill/kernel_tile.cuh"
 #include "ops/attention_prefill/widen.cuh"
 
@@ -38,10 +37,9 @@ struct ByteLoader {
     init_barriers(column_scales(memory));
   }
 
-  // Where the row that this lane has looked up is; outer < 0: nowhere.
-  struct Place {
-    int outer = -1, token = 0;
-  };
+  using Keys = decltype(Arguments::keys);
+  using Entry = typename Arguments::KeyEntry;
+  using Spot = typename Keys::Spot;  // of the row that a lane has looked up, in keys and values
 
   const Arguments& a;
   TileShared<Shape>& shared;
@@ -52,6 +50,7 @@ struct ByteLoader {
   RingPosition<Shape::kSlots> key{}, value{};
   const std::uint32_t own;  // this thread's places
   int turn = 0;             // which half is widened
+  int batch_row = 0;        // the item's
   Batch bytes[2];           // of the tile that is widened; the first one of the next
 
   __device__ __forceinline__ ByteLoader(const Arguments& arguments, TileShared<Shape>& memory,
@@ -75,39 +74,31 @@ struct ByteLoader {
   __device__ __forceinline__ bool sees(const Item& item, int token) const {
     return lane < kRows && token >= item.seen_begin && token < item.seen_end;
   }
-  __device__ __forceinline__ KvRows::Entry ask(const Item& item, int tile) const {
+  __device__ __forceinline__ Entry ask(const Item& item, int tile) const {
     const int token = tile * Shape::kKeys + row_of_lane();
     if (tile < item.first_tile || !sees(item, token)) return {};
     return a.keys.entry(static_cast<std::uint32_t>(item.row), static_cast<std::uint32_t>(token));
   }
-  // Keys and values have one page table.
-  __device__ __forceinline__ Place find(KvRows::Entry found, const Item& item, int tile) const {
+  __device__ __forceinline__ Spot find(Entry found, const Item& item, int tile) const {
     const int token = tile * Shape::kKeys + row_of_lane();
     if (tile < item.first_tile || !sees(item, token)) return {};
-    const KvRows::Place at = a.keys.place(found, static_cast<std::uint32_t>(item.row),
-                                          static_cast<std::uint32_t>(token));
-    return {static_cast<int>(at.outer), static_cast<int>(at.token)};
+    return a.keys.find(found, item.row, token);
   }
 
   template <bool kIsKey>
-  const __device__ __forceinline__ ByteRows& rows() const {
+  const __device__ __forceinline__ auto& rows() const {
     if constexpr (kIsKey) {
       return a.keys;
     } else {
       return a.values;
     }
   }
-  template <bool kIsKey>
-  __device__ __forceinline__ const float* scale_of(const Place& at, int head) const {
-    const ByteRows& r = rows<kIsKey>();
-    return r.scales + at.outer * r.scale_outer + at.token * r.scale_token + head * r.scale_head;
-  }
   // Of keys (x) and values (y) of the lane's row; what nobody sees counts 0.
-  __device__ __forceinline__ float2 row_scales(const Place& at, int head) const {
+  __device__ __forceinline__ float2 row_scales(const Spot& at, int head) const {
     float2 result{0, 0};
-    if (at.outer < 0) return result;
-    if (a.keys.folds) result.x = *scale_of<true>(at, head);
-    if (a.values.folds) result.y = *scale_of<false>(at, head);
+    if (!at.somewhere()) return result;
+    if (a.keys.folds) result.x = a.keys.scale(at, batch_row, head);
+    if (a.values.folds) result.y = a.values.scale(at, batch_row, head);
     return result;
   }
 
@@ -117,14 +108,10 @@ struct ByteLoader {
     int bytes = 0;
   };
   template <bool kIsKey>
-  __device__ __forceinline__ Source source(const Place& at, int head) const {
-    const ByteRows& r = rows<kIsKey>();
+  __device__ __forceinline__ Source source(const Spot& at, int head) const {
     Source from;
     from.bytes = kIsKey ? a.key_bytes : a.value_bytes;
-    if (at.outer >= 0) {
-      from.row = reinterpret_cast<std::uint64_t>(r.values) + head * r.head_bytes +
-                 at.outer * r.outer_bytes + at.token * r.token_bytes;
-    }
+    if (at.somewhere()) from.row = rows<kIsKey>().address(at, batch_row, head);
     return from;
   }
 
@@ -198,26 +185,23 @@ struct ByteLoader {
   // With the scale of each eight values, one rounding.
   template <bool kIsKey, bool kIntegers>
   __device__ __forceinline__ void store_scaled(const Batch& from, std::uint32_t to, int first,
-                                               const Place& at, int head) const {
-    const ByteRows& r = rows<kIsKey>();
-    const auto own_scales =
-        at.outer < 0 ? 0 : reinterpret_cast<std::uint64_t>(scale_of<kIsKey>(at, head));
+                                               const Spot& at, int head) const {
+    const auto& r = rows<kIsKey>();
+    const std::uint64_t own_scales = r.find_scales(at, head);
     store_all(from, to, [&](uint2 eight, int i, int half) {
-      const auto* row =
-          reinterpret_cast<const float*>(__shfl_sync(0xffffffffu, own_scales, finder(first + i)));
-      const int part = min((2 * piece + half) / r.scale_chunks, r.scale_groups - 1);
-      const float x = row == nullptr ? 0.0f : row[part * r.scale_inner];
-      return widened_scaled<Element, kIntegers>(eight, x);
+      const std::uint64_t row = __shfl_sync(0xffffffffu, own_scales, finder(first + i));
+      return widened_scaled<Element, kIntegers>(
+          eight, r.scale_of_eight(row, batch_row, head, 2 * piece + half));
     });
   }
 
   template <bool kIsKey, bool kAnyway>
   __device__ __forceinline__ void widen(const Batch& from, std::uint32_t slot, int first,
-                                        const Place& at, int head) const {
+                                        const Spot& at, int head) const {
     const int row = 2 * warp + parity;  // of a group
     const std::uint32_t to = slot + (first * kGroups + group) * Shape::kGroupBytes +
                              piece / 4 * 1024 + row * 128 + ((2 * (piece & 3) ^ row) << 4);
-    const bool integers = a.keys.integers, plain = rows<kIsKey>().scales == nullptr;
+    const bool integers = a.keys.integers, plain = !rows<kIsKey>().scaled();
     if (!kAnyway || plain || rows<kIsKey>().folds) {
       if (integers) {
         store_all(from, to, [](uint2 x, int, int) { return widened<Element, true>(x); });
@@ -233,7 +217,7 @@ struct ByteLoader {
 
   // A batch is read while the one before is widened, whose place the tile after the next one takes.
   template <bool kIsKey, bool kAnyway>
-  __device__ __forceinline__ void widen_tile(const unsigned char* slot, const Place& at, int head,
+  __device__ __forceinline__ void widen_tile(const unsigned char* slot, const Spot& at, int head,
                                              const Source& next) {
     const std::uint32_t to = arch::shared_address(slot);
     read(turn, 1);
@@ -246,7 +230,7 @@ struct ByteLoader {
   }
 
   template <bool kAnyway>
-  __device__ __forceinline__ void hand_over_keys(const Place& at, int head, float2 folded,
+  __device__ __forceinline__ void hand_over_keys(const Spot& at, int head, float2 folded,
                                                  const Source& next) {
     ColumnScales<Shape>& scales = column_scales(shared);
     arch::wait(shared.key_ring.empty[key.slot], key.parity ^ 1);
@@ -260,7 +244,7 @@ struct ByteLoader {
     key.advance();
   }
   template <bool kAnyway>
-  __device__ __forceinline__ void hand_over_values(const Place& at, int head, const Source& next) {
+  __device__ __forceinline__ void hand_over_values(const Spot& at, int head, const Source& next) {
     arch::wait(shared.value_ring.empty[value.slot], value.parity ^ 1);
     widen_tile<false, kAnyway>(shared.values[value.slot], at, head, next);
     arch::arrive_warp(shared.value_ring.full[value.slot], lane);
@@ -272,9 +256,10 @@ struct ByteLoader {
   __device__ __forceinline__ void load_tiles(const Item& in_memory, const Draw& draw) {
     const Item item = in_memory;  // shared memory answers slowly under the products
     const int first = item.first_tile, last = item.last_tile, head = item.head;
-    KvRows::Entry entry = ask(item, last - 1);
-    Place now = find(ask(item, last), item, last), before{};  // of tile - 1 and of `tile`
-    Place next = find(entry, item, last - 1);                 // of tile - 2
+    batch_row = item.row;
+    Entry entry = ask(item, last - 1);
+    Spot now = find(ask(item, last), item, last), before{};  // of tile - 1 and of `tile`
+    Spot next = find(entry, item, last - 1);                 // of tile - 2
     entry = ask(item, last - 2);
     const Source start[2] = {source<true>(now, head),
                              last > first ? source<true>(next, head) : source<false>(now, head)};
@@ -317,8 +302,8 @@ struct ByteLoader {
   __device__ __forceinline__ void load(const Item& item, const Draw& draw) {
     if (item.last_tile - item.first_tile < 2) draw();
     if (item.last_tile < 0) return;
-    const bool as_they_are = (a.keys.scales == nullptr || a.keys.folds) &&
-                             (a.values.scales == nullptr || a.values.folds);
+    const bool as_they_are =
+        (!a.keys.scaled() || a.keys.folds) && (!a.values.scaled() || a.values.folds);
     if (a.keys.sixteens && as_they_are) {
       load_tiles<false>(item, draw);
     } else {

@@ -1,7 +1,7 @@
-#include "ops/attention_prefill/launch_bytes.cuh"
+#include "ops/attention_prefill/launch_bytes_instances.h"
 
 namespace hyla::attention {
 
-template BytesLaunch launch_bytes<__nv_bfloat16, 64>;
+template BytesLaunch launch_bytes<__nv_bfloat16, 64, ByteRows, ByteRows>;
 
 }  // namespace hyla::attention

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ops/attention/operand_queries.cuh"
-#include "ops/attention_prefill/launch_tile.cuh"
-#include "ops/attention_prefill/operand_rows.h"
+#include "ops/attention_prefill/launch_bytes.cuh"
+#include "ops/attention_prefill/operand_bytes.h"
 
 namespace hyla::attention {
 
@@ -26,6 +26,22 @@ RowsTensor rows_tensor(const Operand& operand, const Context& context) {
   }
 }
 
+// Queries of either dtype meet operands of one byte a value: a kernel each.
+template <int HeadDim, class K, class V>
+void launch_operand_bytes(const Queries& q, const K& k, const V& v, const TileLaunch& launch,
+                          const Context& context) {
+  OperandBytes<K> keys{{k}};
+  OperandBytes<V> values{{v}};
+  keys.sixteens = values.sixteens = q.head_dim % 16 == 0 && q.value_dim % 16 == 0;
+  keys.folds = one_scale<K>(q.head_dim);
+  values.folds = one_scale<V>(q.value_dim);
+  if (q.q.dtype == DType::kBFloat16) {
+    launch_bytes<__nv_bfloat16, HeadDim>(q, keys, values, launch, context);
+  } else {
+    launch_bytes<__half, HeadDim>(q, keys, values, launch, context);
+  }
+}
+
 template <int HeadDim, class K, class V>
 void launch_operands(const Queries& queries, const K& k, const V& v, const Workspace& workspace,
                      const Context& context) {
@@ -38,9 +54,13 @@ void launch_operands(const Queries& queries, const K& k, const V& v, const Works
   TileLaunch launch;
   launch.workspace = workspace.data;
   launch.processors = processors_of(context);
-  launch_tile<DeviceElement<K>, HeadDim>(queries, OperandRows<K>{k},
-                                         rows_tensor<HeadDim>(k, context), OperandRows<V>{v},
-                                         rows_tensor<HeadDim>(v, context), launch, context);
+  if constexpr (sizeof(typename K::dtype) == 1) {
+    launch_operand_bytes<HeadDim>(queries, k, v, launch, context);
+  } else {
+    launch_tile<DeviceElement<K>, HeadDim>(queries, OperandRows<K>{k},
+                                           rows_tensor<HeadDim>(k, context), OperandRows<V>{v},
+                                           rows_tensor<HeadDim>(v, context), launch, context);
+  }
 }
 
 }  // namespace hyla::attention

@@ -1,7 +1,7 @@
 #include "ops/attention_prefill/launch_prefill.h"
 
 #include "device/alignment.h"
-#include "ops/attention_prefill/launch_bytes.cuh"
+#include "ops/attention_prefill/launch_bytes_instances.h"
 #include "ops/attention_prefill/launch_instances.h"
 #include "ops/attention_prefill/launch_widened.cuh"
 
@@ -62,11 +62,14 @@ BytesLaunch* bytes_instance(DType dtype, std::int64_t dim) {
   const bool bf16 = dtype == DType::kBFloat16;
   switch (padded_dim(static_cast<int>(dim))) {
     case 64:
-      return bf16 ? launch_bytes<__nv_bfloat16, 64> : launch_bytes<__half, 64>;
+      return bf16 ? launch_bytes<__nv_bfloat16, 64, ByteRows, ByteRows>
+                  : launch_bytes<__half, 64, ByteRows, ByteRows>;
     case 128:
-      return bf16 ? launch_bytes<__nv_bfloat16, 128> : launch_bytes<__half, 128>;
+      return bf16 ? launch_bytes<__nv_bfloat16, 128, ByteRows, ByteRows>
+                  : launch_bytes<__half, 128, ByteRows, ByteRows>;
     default:
-      return bf16 ? launch_bytes<__nv_bfloat16, 256> : launch_bytes<__half, 256>;
+      return bf16 ? launch_bytes<__nv_bfloat16, 256, ByteRows, ByteRows>
+                  : launch_bytes<__half, 256, ByteRows, ByteRows>;
   }
 }
 
