@@ -1,6 +1,8 @@
 // The implementations of attention.run, best first, and the public entry points over them.
 #include <hyla/backend.h>
 
+#include <algorithm>
+
 #include "core/table.h"
 #include "cpu/attention.h"
 #include "cpu/table_rows.h"
@@ -112,6 +114,47 @@ void launch_mixed(const Problem& problem, const Workspace& workspace, const Cont
   attention::launch_decode_rows(problem, most, workspace, context);
 }
 
+// What a mixture takes by the decode kernel alone, in chunks of 64 packed queries, is less than by
+// both: a chunk reads its keys again, but fewer kernels run, and nobody waits for the few CTAs that
+// short prompts are. Microseconds as measured, for rows that are full; where prompts are shorter
+// than the room for them, both lose the same of what they differ in.
+bool chunks_are_enough(const attention::Queries& q, double keys, double processors) {
+  const auto heads = static_cast<double>(q.kv_heads), rows = static_cast<double>(q.rows);
+  const double packed =
+      static_cast<double>(q.q.shape[0]) * static_cast<double>(q.query_heads / q.kv_heads);
+  const int dim = attention::decode::padded(std::max(q.head_dim, q.value_dim));
+  const double once = rows * heads * keys * 4 * dim / 4.2e6;  // to read keys and values
+  // Two CTAs an SM, and a key of a chunk.
+  const double chunk = 0.0525 * dim / 256;
+  const double chunks = chunk * heads * (packed / 64 + rows) * keys / (2 * processors);
+  // A CTA an SM, and a key of a tile.
+  const double tile = dim == 256 ? 0.0244 : dim == 128 ? 0.0216 : 0.0135;
+  const double tiles = heads * packed / (dim == 256 ? 128 : 192);
+  const double prompts = tile * keys * std::max(1.0, tiles / processors);
+  return 25 + std::max(chunks, once) < 30 + prompts + once;
+}
+const char* wide_refuses(const Problem& problem, const Context& context) {
+  const attention::Queries& q = problem.queries;
+  if (guess(problem) != Guess::kMixed) return "rows seem to be alike";
+  if (const char* reason = decode_refuses(problem, context)) return reason;
+  if (size_of(problem.cache.k.dtype) != 2 || !(q.scale > 0)) {
+    return "takes 16-bit caches and a scale above 0";
+  }
+  if (one_kernel_is_enough(problem, context)) return "few keys, which one prefill kernel takes";
+  double keys = static_cast<double>(attention::most_keys(problem.cache));
+  if (q.mask.window > 0) keys = std::min(keys, static_cast<double>(q.mask.window));
+  if (q.mask.chunk > 0) keys = std::min(keys, static_cast<double>(q.mask.chunk));
+  const bool enough =
+      chunks_are_enough(q, keys, static_cast<double>(device::multiprocessors(context)));
+  return enough ? nullptr : "prompts are long enough for a kernel of their own";
+}
+std::size_t wide_bytes(const Problem& problem) {
+  return attention::decode_rows_workspace_bytes(problem, attention::decode::kAnyRows);
+}
+void launch_wide(const Problem& problem, const Workspace& workspace, const Context& context) {
+  attention::launch_decode_rows(problem, attention::decode::kAnyRows, workspace, context);
+}
+
 const char* prefill_refuses(const Problem& problem, const Context& context) {
   const attention::Queries& q = problem.queries;
   // Where a row's bits are its own, this kernel takes all rows, and does not cut them.
@@ -128,6 +171,7 @@ void launch_prefill(const Problem& problem, const Workspace& workspace, const Co
 constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_attention>({
 #ifdef HYLA_HAS_CUDA
     {"cuda_invariant", Device::Kind::kCuda, invariant_refuses, invariant_bytes, launch_invariant},
+    {"cuda_wide", Device::Kind::kCuda, wide_refuses, wide_bytes, launch_wide},
     {"cuda_mixed", Device::Kind::kCuda, mixed_refuses, mixed_bytes, launch_mixed},
     {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill},
     {"cuda_decode", Device::Kind::kCuda, decode_refuses, attention::decode_workspace_bytes,
