@@ -82,13 +82,11 @@ class Block {
       const std::int64_t count = std::min(kBlockKeys, tile_.keys.end - key);
       const std::int64_t padded = whole(count, 8);
       load_keys(key, count);
-      ask(p_.cache.v, key, p_.queries.value_dim);
       score(padded);
       logits_.cap(weights_, padded * width_);
       hide(key, padded);
       soften(padded);
       load_values(key, padded);
-      ask(p_.cache.k, key + kBlockKeys, p_.queries.head_dim);
       const Left left{weights_, 1, width_};
       for (std::int64_t row = 0; row < whole(tile_.count, kTileRows); row += kTileRows) {
         for_columns<Product<Op, true>::template Tile>(stride_, left, row, values_, stride_,
@@ -124,13 +122,6 @@ class Block {
       store_all(line, count, reinterpret_cast<bfloat16*>(to));
     } else {
       std::memcpy(to, line, static_cast<std::size_t>(count) * sizeof(float));
-    }
-  }
-
-  void ask(const TensorView& view, std::int64_t first, std::int64_t dim) const {
-    const std::int64_t end = std::min(first + kBlockKeys, tile_.keys.end);
-    for (std::int64_t key = first; key < end; ++key) {
-      prefetch_cache_row(view, cache_row(p_.cache, tile_.row, key), tile_.head, dim);
     }
   }
 

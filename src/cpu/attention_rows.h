@@ -112,7 +112,7 @@ struct RowsOf<Pairs> {
 
 // A line of every page of memory first: a processor finds several addresses at once, but nothing
 // passes by a request that waits for its own.
-inline void prefetch_pages(const char* const* rows, std::int64_t count, std::int64_t offset) {
+HYLA_INLINE void prefetch_pages(const char* const* rows, std::int64_t count, std::int64_t offset) {
   std::uintptr_t last = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(rows[i] + offset) / 4096;

@@ -190,27 +190,6 @@ inline void run_row(const conv::UpdateProblem& p, const ConvRow& r) {
   }
 }
 
-// The first token and the window of a row to come: rows lie apart, and no prefetcher of the
-// hardware knows where the next one is.
-inline void ask_for(const conv::Problem& p, std::int64_t row, const ConvBlock& b) {
-  if (p.sequences.length(row) == 0 || p.padding(row)) return;
-  const auto x_bytes = static_cast<std::int64_t>(size_of(p.x.dtype));
-  const char* x = static_cast<const char*>(p.x.data) +
-                  p.x.offset(row, p.sequences.begin(row), b.first) * x_bytes;
-  for (std::int64_t i = 0; i < b.count * x_bytes; i += 64) __builtin_prefetch(x + i);
-  const char* out = static_cast<const char*>(p.out.data) +
-                    p.out.offset(row, p.sequences.begin(row), b.first) * x_bytes;
-  for (std::int64_t i = 0; i < b.count * x_bytes; i += 64) __builtin_prefetch(out + i, 1);
-  const conv::WindowPool& pool = p.state;
-  if (!columns_are_dense(pool.columns, pool.channel_stride, pool.column_stride)) return;
-  const auto bytes = static_cast<std::int64_t>(size_of(p.state.dtype));
-  const char* window = static_cast<const char*>(p.state.data) +
-                       p.state.offset(p.slots.read_slot(row), b.first, 0) * bytes;
-  for (std::int64_t i = 0; i < b.count * p.state.channel_stride * bytes; i += 64) {
-    __builtin_prefetch(window + i);
-  }
-}
-
 template <class Problem>
 void run_conv(const Problem& p, std::int64_t width, Range units) {
   ConvBlock b;
@@ -225,7 +204,6 @@ void run_conv(const Problem& p, std::int64_t width, Range units) {
       b.count = std::min(width, p.C - first);
       load_weights(p, b);
     }
-    if (unit + 1 < units.end) ask_for(p, row + 1 < p.sequences.rows ? row + 1 : 0, b);
     run_row(p, {p, row, b});
   }
 }
