@@ -89,19 +89,51 @@ std::size_t decode_part(const Problem& problem) {
 std::size_t mixed_bytes(const Problem& problem) {
   return decode_part(problem) + prefill_bytes(problem);
 }
-// Where all items of the prefill kernel run at once and none is long, a second kernel costs more
-// than it brings.
-bool one_kernel_is_enough(const Problem& problem, const Context& context) {
-  constexpr std::int64_t kFewKeys = 512;  // of a row
-  const attention::Queries& q = problem.queries;
-  const std::int64_t packed = q.q.shape[0] * (q.query_heads / q.kv_heads);
-  const std::int64_t items = q.kv_heads * (packed / 128 + q.rows);
-  return attention::most_keys(problem.cache) <= kFewKeys &&
-         items <= device::multiprocessors(context);
+// Who computes a mixture: the prefill kernel all rows, the decode kernel all rows in chunks of 64
+// packed queries, or each its own.
+enum class By { kTiles, kChunks, kBoth };
+
+// What each is expected to take, in microseconds as measured, for rows that are full.
+By fastest(const attention::Queries& q, double keys, double processors) {
+  const auto heads = static_cast<double>(q.kv_heads), rows = static_cast<double>(q.rows);
+  const double packed =
+      static_cast<double>(q.q.shape[0]) * static_cast<double>(q.query_heads / q.kv_heads);
+  const int dim = attention::decode::padded(std::max(q.head_dim, q.value_dim));
+  const double once = rows * heads * keys * 4 * dim / 4.2e6;  // to read keys and values
+  // Two CTAs an SM, and a key of a chunk, which is read again for every chunk of a row.
+  const double chunk = 0.05 * dim / 256;
+  const double chunks = chunk * heads * (packed / 64 + rows) * keys / (2 * processors);
+  // A CTA an SM, and a key of a tile. Few items are cut along their keys.
+  const double tile = dim == 256 ? 0.0244 : dim == 128 ? 0.0216 : 0.0135;
+  const double tiles = heads * packed / (dim == 256 ? 128 : 192), items = tiles + heads * rows;
+  const bool cut = q.mask.window == 0 && q.mask.chunk == 0 && 2 * tiles <= processors;
+  const double piece = cut ? std::max(dim == 64 ? 1024.0 : 640.0, keys * items / processors) : keys;
+  const double prompts = tile * keys * std::max(1.0, tiles / processors);
+  const double by_tiles = keys > piece ? 20 + tile * piece + 0.85 * rows : 14 + tile * keys;
+  const double by_chunks = 14 + dim / 18.0 + std::max(chunks, once);
+  const double by_both = 30 + prompts + once;
+  if (items <= processors && by_tiles < std::min(by_chunks, by_both)) return By::kTiles;
+  return by_chunks < by_both ? By::kChunks : By::kBoth;
 }
+
+By fastest(const Problem& problem, const Context& context) {
+  const attention::Queries& q = problem.queries;
+  std::int64_t keys = attention::most_keys(problem.cache);
+  const int processors = device::multiprocessors(context);
+  if (size_of(problem.cache.k.dtype) != 2) {
+    constexpr std::int64_t kFewKeys = 512;  // of a row
+    const std::int64_t packed = q.q.shape[0] * (q.query_heads / q.kv_heads);
+    const bool few = q.kv_heads * (packed / 128 + q.rows) <= processors;
+    return keys <= kFewKeys && few ? By::kTiles : By::kBoth;
+  }
+  if (q.mask.window > 0) keys = std::min(keys, q.mask.window);
+  if (q.mask.chunk > 0) keys = std::min(keys, q.mask.chunk);
+  return fastest(q, static_cast<double>(keys), processors);
+}
+
 // Each kernel finds its rows on the device.
 void launch_mixed(const Problem& problem, const Workspace& workspace, const Context& context) {
-  if (one_kernel_is_enough(problem, context)) {
+  if (fastest(problem, context) == By::kTiles) {
     attention::launch_attention_prefill(problem, 0, workspace, context);
     return;
   }
@@ -114,39 +146,15 @@ void launch_mixed(const Problem& problem, const Workspace& workspace, const Cont
   attention::launch_decode_rows(problem, most, workspace, context);
 }
 
-// What a mixture takes by the decode kernel alone, in chunks of 64 packed queries, is less than by
-// both: a chunk reads its keys again, but fewer kernels run, and nobody waits for the few CTAs that
-// short prompts are. Microseconds as measured, for rows that are full; where prompts are shorter
-// than the room for them, both lose the same of what they differ in.
-bool chunks_are_enough(const attention::Queries& q, double keys, double processors) {
-  const auto heads = static_cast<double>(q.kv_heads), rows = static_cast<double>(q.rows);
-  const double packed =
-      static_cast<double>(q.q.shape[0]) * static_cast<double>(q.query_heads / q.kv_heads);
-  const int dim = attention::decode::padded(std::max(q.head_dim, q.value_dim));
-  const double once = rows * heads * keys * 4 * dim / 4.2e6;  // to read keys and values
-  // Two CTAs an SM, and a key of a chunk.
-  const double chunk = 0.0525 * dim / 256;
-  const double chunks = chunk * heads * (packed / 64 + rows) * keys / (2 * processors);
-  // A CTA an SM, and a key of a tile.
-  const double tile = dim == 256 ? 0.0244 : dim == 128 ? 0.0216 : 0.0135;
-  const double tiles = heads * packed / (dim == 256 ? 128 : 192);
-  const double prompts = tile * keys * std::max(1.0, tiles / processors);
-  return 25 + std::max(chunks, once) < 30 + prompts + once;
-}
+// Prompts that are short beside decode rows would be a few CTAs of the prefill kernel, for which all
+// others wait.
 const char* wide_refuses(const Problem& problem, const Context& context) {
-  const attention::Queries& q = problem.queries;
   if (guess(problem) != Guess::kMixed) return "rows seem to be alike";
   if (const char* reason = decode_refuses(problem, context)) return reason;
-  if (size_of(problem.cache.k.dtype) != 2 || !(q.scale > 0)) {
+  if (size_of(problem.cache.k.dtype) != 2 || !(problem.queries.scale > 0)) {
     return "takes 16-bit caches and a scale above 0";
   }
-  if (one_kernel_is_enough(problem, context)) return "few keys, which one prefill kernel takes";
-  double keys = static_cast<double>(attention::most_keys(problem.cache));
-  if (q.mask.window > 0) keys = std::min(keys, static_cast<double>(q.mask.window));
-  if (q.mask.chunk > 0) keys = std::min(keys, static_cast<double>(q.mask.chunk));
-  const bool enough =
-      chunks_are_enough(q, keys, static_cast<double>(device::multiprocessors(context)));
-  return enough ? nullptr : "prompts are long enough for a kernel of their own";
+  return fastest(problem, context) == By::kChunks ? nullptr : "others are faster for these rows";
 }
 std::size_t wide_bytes(const Problem& problem) {
   return attention::decode_rows_workspace_bytes(problem, attention::decode::kAnyRows);
