@@ -33,6 +33,8 @@ struct FusedArguments {
   bool dense_states = false;  // an initial state is one piece of memory
   // Not for the fused kernel.
   void* records = nullptr;  // [chunk slots, heads] Record
+  // [rows] of a row's first chunk; null: sequences are back to back, see record.cuh
+  const int* row_slots = nullptr;
   float* states = nullptr;  // see segments.cuh
   int parts = 1;
   bool transfers = false;

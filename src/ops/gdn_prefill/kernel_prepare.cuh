@@ -13,6 +13,7 @@
 #include "ops/gdn_prefill/chunk_matrices.cuh"
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
+#include "ops/gdn_prefill/lower_part.cuh"
 #include "ops/gdn_prefill/record.cuh"
 #include "ops/gdn_prefill/segments.cuh"
 
@@ -66,13 +67,6 @@ struct PrepareCursor {
   }
 };
 
-// Does one of two tokens not hold to 0 <= beta |k|^2 <= 2? `squares`: |k|^2, of normalised keys
-// with the L2 norm.
-__device__ __forceinline__ bool grows(float2 beta, float2 squares) {
-  const float x = beta.x * squares.x, y = beta.y * squares.y;
-  return !(x >= 0.0f && x <= kMostErased && y >= 0.0f && y <= kMostErased);
-}
-
 template <class Io>
 struct alignas(1024) PrepareGroup {
   KeyTiles<Io> keys;
@@ -89,17 +83,6 @@ struct alignas(1024) PrepareGroup {
   __device__ __forceinline__ Io* inverse() { return keys[1]; }
   __device__ __forceinline__ Io* scores() { return keys[3]; }
 };
-
-// The blocks above the diagonal of a tile, where T' and P are zero.
-template <class Io>
-__device__ __forceinline__ void clear_upper(Io* tile, int thread) {
-  const BlockAddress to = block_address(tile, thread);
-  const std::uint32_t zeros[4] = {};
-#pragma unroll
-  for (int J = 1; J < 4; ++J) {
-    if (J > thread >> 5) arch::store_matrices(to(J), zeros);
-  }
-}
 
 // Halves: of up to 128 columns each.
 template <class Io, int Halves>
@@ -236,8 +219,8 @@ class Prepare {
     // With both products in registers there are none to keep K K^T in, so columns are always
     // normalised.
     const bool normalise = Halves > 1 && a.p.l2norm;
-    const bool own_grows = normalise ? store_normalised_lower(product, held, mild, place)
-                                     : store_lower_part(product, held, mild, n);
+    const bool own_grows = normalise ? lower(place).store_normalised(product, held, mild)
+                                     : lower(place).store(product, held, mild, reach(n));
     __syncwarp();
     if constexpr (Halves == 1) {
       arch::wait(s.queries_full, place);
@@ -276,8 +259,8 @@ class Prepare {
       multiply_rows(product, s.keys, 0);
       arch::wgmma_wait<0>();
       arch::pin(product);
-      store_normalised_lower(product, make_key_factors(mild, gates, s.masks, s.factors, thread),
-                             mild, place);
+      lower(place).store_normalised(
+          product, make_key_factors(mild, gates, s.masks, s.factors, thread), mild);
       __syncwarp();
       invert_diagonal(s.scratch, thread >> 5, thread & 31);
       sync();
@@ -303,49 +286,13 @@ class Prepare {
     }
   }
 
-  // L and the factors that wait for the keys' lengths. Whether a token of the warp makes states
-  // grow.
-  __device__ __forceinline__ bool store_lower_part(const float (&product)[32], float held,
-                                                   bool mild, int n) {
-    const auto& gates = s.gates[n & 1];
-    const DiagonalBlock y = diagonal_block(product, thread >> 5);
-    const float2 beta = of_rows(reinterpret_cast<const float*>(gates[1]), thread);
-    const float2 lengths = key_squares(y, thread & 31);
-    float2 squares = make_float2(1.0f, 1.0f);  // over those of the keys' lengths
-    float key = 1.0f;
-    if (a.p.l2norm) {
-      const float own = thread & 1 ? lengths.y : lengths.x;
-      key = over_root(own + a.eps);
-      if (!in_reach(own, key)) s.out_of_reach = n;
-      squares = make_float2(over(lengths.x + a.eps), over(lengths.y + a.eps));
-    }
-    put_key_factors(held, key, s.masks, s.factors, thread);
-    store_diagonal(y, mild, make_float2(beta.x * squares.x, beta.y * squares.y), gates, s.scratch,
-                   thread);
-    const float2 rows = mild ? beta : of_rows(s.masks.block_l, thread);
-    store_lower(product, mild, make_float2(rows.x * squares.x, rows.y * squares.y), s.masks,
-                s.scratch, thread);
-    return grows(beta, make_float2(lengths.x * squares.x, lengths.y * squares.y));
+  __device__ __forceinline__ auto lower(int place) {
+    return make_lower_part(a, s.gates[place], s.masks, s.factors, s.scratch, thread,
+                           [this] { sync(); });
   }
-
-  // The same with normalised columns, for lengths of keys that differ too much (in_reach).
-  __device__ __forceinline__ bool store_normalised_lower(float (&product)[32], float held,
-                                                         bool mild, int place) {
-    const auto& gates = s.gates[place];
-    const float2 lengths = key_squares(diagonal_block(product, thread >> 5), thread & 31);
-    const float2 keys = make_float2(over_root(lengths.x + a.eps), over_root(lengths.y + a.eps));
-    const float key = thread & 1 ? keys.y : keys.x;
-    s.masks.key[factor_token(thread)] = key;
-    put_key_factors(held, makes_masks(thread) ? 1.0f : key, s.masks, s.factors, thread);
-    sync();
-    normalise_columns(product, s.masks, thread);
-    const float2 beta = of_rows(reinterpret_cast<const float*>(gates[1]), thread);
-    store_diagonal(diagonal_block(product, thread >> 5), mild,
-                   make_float2(beta.x * keys.x, beta.y * keys.y), gates, s.scratch, thread);
-    const float2 rows = mild ? beta : of_rows(s.masks.block_l, thread);
-    store_lower(product, mild, make_float2(rows.x * keys.x, rows.y * keys.y), s.masks, s.scratch,
-                thread);
-    return grows(beta, make_float2(lengths.x * keys.x * keys.x, lengths.y * keys.y * keys.y));
+  // Notes that chunk n has such keys.
+  __device__ __forceinline__ auto reach(int n) {
+    return [this, n] { s.out_of_reach = n; };
   }
 
   PrepareGroup<Io>& s;

@@ -1,3 +1,4 @@
+#include "ops/gdn_prefill/kernel_slots.cuh"
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/plan_shape.h"
@@ -16,11 +17,39 @@ bool is_wide(std::int64_t K) { return K > 128; }
 
 bool is_square(std::int64_t K, std::int64_t V) { return K == 128 && V == 128; }
 
+// Sequences by starts and lengths: a kernel in front numbers their chunks.
+Context number_chunks(FusedArguments& a, int* slots, const Context& context) {
+  a.row_slots = slots;
+  device::LaunchShape shape;
+  shape.grid = dim3(1);
+  shape.block = dim3(kSlotThreads);
+  device::launch(find_row_slots, shape, RowSlots{a.p, slots}, context);
+  Context after = context;
+  after.programmatic_launch = true;
+  return after;
+}
+
+std::size_t slot_bytes(const PrefillProblem& p) {
+  return p.sequences.cu_seqlens.present() ? 0 : row_slot_bytes(p.sequences.rows);
+}
+
+// With a list of checkpoints: one part, and one block of value rows a CTA.
+Walks walks_of(const PrefillProblem& p, const Context& context) {
+  const PlanShape shape = plan_shape(p, context);
+  return p.checkpoint_offsets.present() ? Walks{1, 1, split_us(shape, 1, 1)} : split_walks(shape);
+}
+
 void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace,
-               const Context& context) {
+               const Context& calls) {
   const PrefillProblem& p = a.p;
   a.parts = walks.parts;
   a.records = workspace.data;
+  Context context = calls;
+  if (!p.sequences.cu_seqlens.present()) {
+    char* after = static_cast<char*>(workspace.data) +
+                  record_bytes(p.sequences.rows, p.heads, p.sequences.tokens);
+    context = number_chunks(a, reinterpret_cast<int*>(after), calls);
+  }
   const std::int64_t items = chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
   SplitShape shape;
   shape.tasks = static_cast<unsigned>(a.tasks);
@@ -50,10 +79,6 @@ const char* prefill_split_refuses(const PrefillProblem& p, const Context& contex
   if (p.K > 256 || p.K % 8 != 0 || p.V % 8 != 0) {
     return "takes K up to 256, K and V multiples of 8";
   }
-  if (!p.sequences.cu_seqlens.present()) return "takes sequences back to back";
-  if (p.checkpoint_offsets.present()) {
-    return "listed checkpoints may lie inside chunks, whose parts are not prepared";
-  }
   if (is_square(p.K, p.V) && p.sequences.rows * p.heads > device::multiprocessors(context)) {
     return "sequences times heads that keep every multiprocessor busy";
   }
@@ -61,23 +86,25 @@ const char* prefill_split_refuses(const PrefillProblem& p, const Context& contex
 }
 
 double prefill_split_us(const PrefillProblem& p, const Context& context) {
-  return split_walks(plan_shape(p, context)).us;
+  return walks_of(p, context).us;
 }
 
 std::size_t prefill_split_bytes(const PrefillProblem& p) {
-  return record_bytes(p.sequences.rows, p.heads, p.sequences.tokens);
+  return record_bytes(p.sequences.rows, p.heads, p.sequences.tokens) + slot_bytes(p);
 }
 
 void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
                           const Context& context) {
   if (p.sequences.rows == 0) return;
   FusedArguments a = arguments(p);
-  run_split(a, split_walks(plan_shape(p, context)), workspace, context);
+  run_split(a, walks_of(p, context), workspace, context);
 }
 
 const char* prefill_segments_refuses(const PrefillProblem& p, const Context& context) {
   if (context.batch_invariant) return "bits that depend on the length of the sequence";
-  if (p.checkpoint_every > 0) return "states inside segments that are not known in time";
+  if (p.checkpoint_every > 0 || p.checkpoint_offsets.present()) {
+    return "states inside segments that are not known in time";
+  }
   if (!is_square(p.K, p.V)) return "takes K = V = 128";
   if (const char* reason = prefill_split_refuses(p, context)) return reason;
   return segment_walks(plan_shape(p, context)).parts == 0
@@ -116,11 +143,14 @@ std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
   if (device::refuses_device(context) != nullptr) return 0;
   const std::int64_t heads = std::max(bounds.query_heads, bounds.value_heads);
   if (!is_square(bounds.key_dim, bounds.value_dim)) {
-    return record_bytes(bounds.max_sequences, heads, bounds.max_tokens);
+    return record_bytes(bounds.max_sequences, heads, bounds.max_tokens) +
+           row_slot_bytes(bounds.max_sequences);
   }
   const std::int64_t rows =
       std::min(bounds.max_sequences, device::multiprocessors(context) / heads);
-  return rows < 1 ? 0 : record_bytes(rows, heads, bounds.max_tokens) + kSegmentBytes;
+  return rows < 1
+             ? 0
+             : record_bytes(rows, heads, bounds.max_tokens) + row_slot_bytes(rows) + kSegmentBytes;
 }
 
 }  // namespace hyla::gdn

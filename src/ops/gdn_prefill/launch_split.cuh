@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/gdn_prefill/kernel_serial.cuh"
+#include "ops/gdn_prefill/kernel_serial_listed.cuh"
 #include "ops/gdn_prefill/kernel_transfer.cuh"
 #include "ops/gdn_prefill/launch_prepare.cuh"
 
@@ -18,6 +19,13 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
     shape.grid = dim3(tasks, 2, 2 * parts - 3);
     device::launch(transfer<Io>, shape, a, after);
     launch_states(a, split.state_rows, after);
+  }
+  if (a.p.checkpoint_offsets.present()) {
+    shape.block = dim3(serial_threads(1));
+    shape.shared_bytes = sizeof(ListedShared<Io>);
+    shape.grid = dim3(tasks, split.blocks);
+    device::launch(serial_listed<Io>, shape, a, after);
+    return;
   }
   const bool both = split.blocks_a_cta == 2;
   shape.block = dim3(serial_threads(split.blocks_a_cta));

@@ -3,6 +3,7 @@
 
 #include "ops/gdn_prefill/kernel_serial_pair.cuh"
 #include "ops/gdn_prefill/kernel_serial_wide.cuh"
+#include "ops/gdn_prefill/kernel_wide_listed.cuh"
 #include "ops/gdn_prefill/launch_prepare.cuh"
 
 namespace hyla::gdn {
@@ -16,7 +17,11 @@ void launch_wide(const FusedArguments& a, const SplitShape& split, const Context
   shape.shared_bytes = both ? sizeof(PairShared<Io>) : sizeof(WideShared<Io>);
   shape.grid = dim3(static_cast<unsigned>(a.tasks), split.blocks / split.blocks_a_cta,
                     static_cast<unsigned>(a.parts));
-  device::launch(both ? serial_pair<Io> : serial_wide<Io>, shape, a, after);
+  if (a.p.checkpoint_offsets.present()) {
+    device::launch(wide_listed<Io>, shape, a, after);
+  } else {
+    device::launch(both ? serial_pair<Io> : serial_wide<Io>, shape, a, after);
+  }
 }
 
 }  // namespace hyla::gdn

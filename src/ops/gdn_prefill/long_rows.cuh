@@ -39,7 +39,8 @@ struct RecordRows {
     return longs != nullptr ? longs->chunks : chunk_slots(count(), a.p.sequences.tokens);
   }
   __device__ __forceinline__ int first_slot(int i, int begin) const {
-    return longs != nullptr ? longs->slot[i] : first_chunk_slot(i, begin);
+    if (longs != nullptr) return longs->slot[i];
+    return a.row_slots != nullptr ? a.row_slots[i] : first_chunk_slot(i, begin);
   }
 };
 

@@ -44,7 +44,7 @@ __device__ __forceinline__ void feed(PairShared<Io>& s, const FusedArguments& a,
   const auto* records = static_cast<const Record<Io>*>(a.records);
   ChunkInfo info;
   set_head(a, task.head, info);
-  const int slot = first_chunk_slot(task.row, task.begin), chunks = task.chunks();
+  const int chunks = task.chunks();
   for (int n = 0; n < chunks; ++n) {
     const int token = task.begin + n * kChunk, stage = n & 1;
     wait_place(s.keys_empty, n);
@@ -60,7 +60,8 @@ __device__ __forceinline__ void feed(PairShared<Io>& s, const FusedArguments& a,
       arch::load_tile(rest.values[block], a.maps.v, {(task.block + block) * 64, info.v_head, token},
                       full);
     }
-    const Record<Io>& record = records[static_cast<std::int64_t>(slot + n) * a.p.heads + task.head];
+    const Record<Io>& record =
+        records[static_cast<std::int64_t>(task.slot + n) * a.p.heads + task.head];
     arch::load_bulk(rest.prepared, record.inverse, 2 * kTileBytes, full);
     arch::load_bulk(&s.factors[stage], &record.factors, sizeof(Factors), full);
   }

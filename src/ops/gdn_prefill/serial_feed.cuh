@@ -138,6 +138,8 @@ __device__ __forceinline__ bool find_serial_task(const RecordRows& all, int pair
   if (p.slots.read_slot(task.row) == core::kNullSlot) return false;
   find_tokens(p, task.row, task.begin, task.length);
   task.slot = all.first_slot(i, task.begin);
+  // Rows that overlap, as no valid ones do, may have more chunks than there are records.
+  if (task.slot + task.chunks() > all.slots()) return false;
   task.parts = all.longs != nullptr ? all.longs->parts : all.a.parts;
   return true;
 }

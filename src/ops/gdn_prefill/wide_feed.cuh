@@ -80,7 +80,6 @@ __device__ __forceinline__ void feed(WideShared<Io>& s, const FusedArguments& a,
   const auto* records = static_cast<const Record<Io>*>(a.records);
   ChunkInfo info;
   set_head(a, task.head, info);
-  const int slot = first_chunk_slot(task.row, task.begin);
   for (int c = from; c < to; ++c, ++n) {
     const int token = task.begin + c * kChunk, stage = n & 1;
     wait_place(s.keys_empty, n);
@@ -95,7 +94,8 @@ __device__ __forceinline__ void feed(WideShared<Io>& s, const FusedArguments& a,
     auto& rest = s.rest[stage];
     arch::arrive_expecting(full, kRestBytes);
     arch::load_tile(rest.values, a.maps.v, {task.block * 64, info.v_head, token}, full);
-    const Record<Io>& record = records[static_cast<std::int64_t>(slot + c) * a.p.heads + task.head];
+    const Record<Io>& record =
+        records[static_cast<std::int64_t>(task.slot + c) * a.p.heads + task.head];
     arch::load_bulk(rest.prepared, record.inverse, kOut ? 2 * kTileBytes : kTileBytes, full);
     arch::load_bulk(&s.factors[stage], &record.factors, sizeof(Factors), full);
   }
