@@ -37,16 +37,22 @@ struct MtpBlockPolicy {
   static constexpr int kRowStep = kMatrices ? 8 : 1;
   // Measured: bfloat16 KV gains 0.5 us by it (B = 32), float32 VK loses 0.1 (B = 8).
   static constexpr bool kGatesFirst = kLayout == StateLayout::kKV;
+  // Measured: bfloat16 VK gains 0.5 us at B = 8 by roles in code of their own, the others lose up to
+  // 0.8 us at B = 32. It also gains 0.2 us by keeping its state in registers, as it lies in memory.
+  static constexpr bool kRolesApart =
+      kOptions == Options::kUsual && kSame && kLayout == StateLayout::kVK;
+  static constexpr bool kKeepsPacked = kRolesApart;
   // The state does not stay in registers between the dots and the update. Without it more CTAs fit,
   // and 16-bit states need many to have enough bytes on their way; float32 beside half precision
   // has more products, which need registers too.
-  static constexpr bool kReadsTwice =
-      kOptions == Options::kUsual && (sizeof(State) == 2 || std::is_same_v<Io, __half>);
+  static constexpr bool kReadsTwice = kOptions == Options::kUsual && !kKeepsPacked &&
+                                      (sizeof(State) == 2 || std::is_same_v<Io, __half>);
   static_assert(sizeof(Io) == 2);
-  // Warps of an SM: as many as fit without a spill. 16 have 128 registers a thread, 24 have 80.
+  // Warps of an SM: as many as fit without a spill. 16 have 128 registers a thread, 20 have 96, 24
+  // have 80.
   static constexpr bool kShort = std::is_same_v<Io, __nv_bfloat16>;  // block_update.cuh
   static constexpr int kManyBlocksWarps = kApart && kShort ? 16 : 12;
-  static constexpr int kSameWarps = kShort ? 24 : kStateFirst ? 20 : 16;
+  static constexpr int kSameWarps = kShort && kStateFirst ? 24 : 20;
   static constexpr int kSmWarps = kOptions == Options::kAny ? kManyBlocksWarps
                                   : kSame                   ? kSameWarps
                                                             : 16;

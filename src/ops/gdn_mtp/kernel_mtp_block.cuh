@@ -36,45 +36,67 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   Transfer transfer(shared, warp, lane);
   // Keys, gates and values first: what is made of them must be ready when the state comes, which
   // fills the memory's queues. Slots behind them: the state waits for its slot, they would too.
-  BlockGates<P> gates;
-  KeyFragments<P> own_keys;
-  std::uint32_t v_words[2];
-  const auto load_gates = [&] {
-    gates.load_if(warp == 0, a, row, 0, tokens, head, lane);
-    gates.load_head_if(warp == 0, a, head);
-  };
-  if constexpr (P::kGatesFirst) {
-    load_gates();
-    __syncwarp();  // ptxas moves no load across
-  }
-  own_keys.load(a, row, head, tokens, warp, lane);
-  if constexpr (!P::kGatesFirst) load_gates();
-  load_values<P>(a, row, 0, tokens, head, warp_value, value, lane, v_words);
-  __syncwarp();
-  const std::uint32_t asked_read = ask<O>(a.read_slots, row);
-  const std::uint32_t asked_write = ask<O>(a.write_slots, row);
-  const std::uint32_t asked_commit = ask<O>(a.commit_lengths, row);
-  const std::int64_t read =
-      a.read_slots.present() ? static_cast<std::int32_t>(asked_read) : std::int64_t{row};
-  if (is_null(a, read)) return;  // padding: the whole head leaves
-  transfer.start(a, place_in_slot<P>(a, read, head));
-
+  std::uint32_t v_words[2], asked_write;
+  std::int64_t read;
   const MtpCoefficients& coefficients = shared.coefficients[0];
-  if (warp == 0) {
-    gates.make(
-        a, [&](int which, int j) { return which == 0 ? own_keys.k[j] : own_keys.q[j]; }, tokens,
-        commit_of(a, asked_commit), gates.asked.head_bits(), lane, shared.coefficients[0]);
+  // Role 0 makes the coefficients, 1 and 2 hand on the keys. False: the row is padding.
+  const auto prepare = [&](int role) {
+    BlockGates<P> gates;
+    KeyFragments<P> keys;
+    const auto load_gates = [&] {
+      gates.load_if(role == 0, a, row, 0, tokens, head, lane);
+      gates.load_head_if(role == 0, a, head);
+    };
+    if constexpr (P::kGatesFirst) {
+      load_gates();
+      __syncwarp();  // ptxas moves no load across
+    }
+    keys.load(a, row, head, tokens, role, lane);
+    if constexpr (!P::kGatesFirst) load_gates();
+    load_values<P>(a, row, 0, tokens, head, warp_value, value, lane, v_words);
+    __syncwarp();
+    const std::uint32_t asked_read = ask<O>(a.read_slots, row);
+    asked_write = ask<O>(a.write_slots, row);
+    const std::uint32_t asked_commit = ask<O>(a.commit_lengths, row);
+    read = a.read_slots.present() ? static_cast<std::int32_t>(asked_read) : std::int64_t{row};
+    if (is_null(a, read)) return false;
+    transfer.start(a, place_in_slot<P>(a, read, head));
+    if (role == 0) {
+      gates.make(
+          a, [&](int which, int j) { return which == 0 ? keys.k[j] : keys.q[j]; }, tokens,
+          commit_of(a, asked_commit), gates.asked.head_bits(), lane, shared.coefficients[0]);
+    } else {
+      keys.share(shared, role, lane);
+    }
+    return true;
+  };
+  bool works;
+  if constexpr (P::kRolesApart) {
+    // Each role in code of its own has fewer instructions to get through before it asks for its
+    // rows. The same role of the CTAs on an SM falls to different schedulers.
+    const int role = (warp + static_cast<int>(head / 2)) % P::kWarps;
+    if (role == 0) {
+      works = prepare(0);
+    } else if (role <= KeyFragments<P>::kSharers) {
+      __builtin_assume(role >= 1 && role <= KeyFragments<P>::kSharers);
+      works = prepare(role);
+    } else {
+      works = prepare(P::kWarps - 1);
+    }
   } else {
-    own_keys.share(shared, warp, lane);
+    works = prepare(warp);
   }
+  if (!works) return;  // the whole head leaves
   __syncthreads();
   StepRows rows[P::kSteps];
+  PackedStep<State> packed[P::kSteps];
   BlockDots<P> dots;
   const auto one_step = [&](auto step) {
     constexpr int j = decltype(step)::value;
     transfer.template wait<j>(a);
     if constexpr (P::kSame) {
-      dots.add(shared.keys[0], transfer.read_packed(j), j, lane);
+      packed[j] = transfer.read_packed(j);
+      dots.add(shared.keys[0], packed[j], j, lane);
     } else {
       rows[j] = transfer.read(j);
       dots.template add<sizeof(State) == 4>(shared.keys[0], rows[j], j, lane);
@@ -103,6 +125,7 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
 #pragma unroll
   for (int j = 0; j < P::kSteps; ++j) {
     if constexpr (P::kReadsTwice) rows[j] = transfer.read(j);
+    if constexpr (P::kKeepsPacked) rows[j] = packed[j].unpack();
     update.apply(shared.turned[0][j][lane], rows[j]);
     transfer.write(a, j, rows[j], to);
   }
