@@ -66,8 +66,10 @@ const std::vector<const char*> kCpu = {
     "attention_append:b=32,kvlen=100,hk=2,rope=halves,kv=e4m3",
 };
 
-// Caches of 256 MB, which no CPU keeps, and a prompt.
-const std::vector<const char*> kCpuAttention = {
+// Prompts, and caches of 256 MB, which no CPU keeps.
+const std::vector<const char*> kCpuLong = {
+    "conv_prefill:lens=1024",
+    "conv_prefill:lens=4096",
     "attention_decode:b=16,kvlen=8192,hq=16,hk=2,d=256",
     "attention_decode:b=16,kvlen=8192,hq=16,hk=2,d=256,page=64",
     "attention_decode:b=8,kvlen=16384,hq=32,hk=4,d=128",
@@ -345,9 +347,7 @@ void require_room(const testing::ProblemSpec& spec) {
 const std::vector<Suite>& suites() {
   static const std::vector<Suite> all = {
       {"quick", "every operation, small", kQuick},
-      {"cpu", "one layer's shapes on the CPU", kCpu},
-      {"cpu-attention", "attention of long rows on the CPU; to measure, too long to check",
-       kCpuAttention},
+      {"cpu", "one layer's shapes on the CPU; to measure, also long rows", kCpu, kCpuLong},
       {"gpu",
        "CUDA: to measure, the shapes of the published tables; to check, small problems of all "
        "kinds",
@@ -386,6 +386,7 @@ std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>
   if (problems.empty()) {
     for (const Suite* chosen : suites_of(suite)) {
       for (const char* text : chosen->problems) specs.push_back(testing::parse_problem(text));
+      for (const char* text : chosen->long_problems) specs.push_back(testing::parse_problem(text));
     }
   }
   for (const testing::ProblemSpec& spec : specs) require_room(spec);
