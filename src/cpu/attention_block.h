@@ -61,7 +61,9 @@ class Block {
         logits_(problem.queries),
         elements_(elements(p_.queries)),
         stride_(stride(p_.queries)),
-        width_(whole(tile.count, kLanes)) {
+        width_(whole(tile.count, kLanes)),
+        once_(tile.count ==
+              p_.queries.length(tile.row) * p_.queries.query_heads / p_.queries.kv_heads) {
     queries_ = scratch;
     keys_ = queries_ + elements_ * width_;
     weights_ = keys_ + kBlockKeys * elements_;
@@ -88,7 +90,11 @@ class Block {
       soften(padded);
       load_values(key, padded);
       const Left left{weights_, 1, width_};
-      for (std::int64_t row = 0; row < whole(tile_.count, kTileRows); row += kTileRows) {
+      const std::int64_t rows = whole(tile_.count, kTileRows);
+      for (std::int64_t row = 0; row < rows; row += kTileRows) {
+        if (once_) {
+          ask(key + kBlockKeys + kBlockKeys * row / rows, kBlockKeys * kTileRows / rows + 1);
+        }
         for_columns<Product<Op, true>::template Tile>(stride_, left, row, values_, stride_,
                                                       padded / Op::kSummed, out_, stride_);
       }
@@ -122,6 +128,17 @@ class Block {
       store_all(line, count, reinterpret_cast<bfloat16*>(to));
     } else {
       std::memcpy(to, line, static_cast<std::size_t>(count) * sizeof(float));
+    }
+  }
+
+  // Keys and values that are needed soon, into the L2 cache. Inlined, as it has no effect that a
+  // compiler sees.
+  HYLA_INLINE void ask(std::int64_t first, std::int64_t count) const {
+    const std::int64_t end = std::min(first + count, tile_.keys.end);
+    for (std::int64_t key = first; key < end; ++key) {
+      const CacheRow at = cache_row(p_.cache, tile_.row, key);
+      prefetch_cache_row(p_.cache.k, at, tile_.head, p_.queries.head_dim);
+      prefetch_cache_row(p_.cache.v, at, tile_.head, p_.queries.value_dim);
     }
   }
 
@@ -260,12 +277,13 @@ class Block {
   Sight sight_;
   Logits logits_;
   std::int64_t elements_, stride_, width_;  // of a query, of an output, columns in whole vectors
-  float* queries_;                          // [elements, width]
-  float* keys_;                             // [kBlockKeys, elements]
-  float* weights_;                          // [kBlockKeys, width]: logits, then weights
-  float* values_;                           // [kBlockKeys or pairs, stride]
-  float* out_;                              // [width, stride]
-  float* line_;                             // two of them
+  bool once_;       // no other block of columns reads these keys: they come from memory
+  float* queries_;  // [elements, width]
+  float* keys_;     // [kBlockKeys, elements]
+  float* weights_;  // [kBlockKeys, width]: logits, then weights
+  float* values_;   // [kBlockKeys or pairs, stride]
+  float* out_;      // [width, stride]
+  float* line_;     // two of them
   alignas(64) float highest_[kBlockColumns], sums_[kBlockColumns];
 };
 

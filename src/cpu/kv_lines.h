@@ -70,6 +70,13 @@ HYLA_INLINE float e4m3_value(std::uint8_t bits) {
   return value;
 }
 
+HYLA_INLINE void prefetch_cache_row(const TensorView& values, const CacheRow& at, std::int64_t head,
+                                    std::int64_t dim) {
+  const auto size = static_cast<std::int64_t>(size_of(values.dtype));
+  const char* line = static_cast<const char*>(values.data) + at.offset(values, head) * size;
+  for (std::int64_t i = 0; i < dim * size; i += 64) __builtin_prefetch(line + i, 0, 2);
+}
+
 // Numbers as they are stored, without their scales.
 inline void load_stored(const void* data, DType dtype, std::int64_t offset, std::int64_t dim,
                         float* to) {
