@@ -64,17 +64,23 @@ struct PlanShape {
   static std::int64_t divided(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 };
 
-// Of sequences whose lengths only the device knows: as likely alike as not, and then the longest is
-// taken to have 7/4 of the mean. The mean of the logarithms, so that what is lost counts by its
-// ratio.
+// Of sequences whose lengths only the device knows: as likely alike as not, and otherwise drawn
+// from a tenth of the longest up to it, or from all orders of magnitude up to 64 times the
+// shortest; what the longest then has of the mean grows with their number. The mean of the
+// logarithms, so that what is lost counts by its ratio.
 template <class Us>
 double over_lengths(const PlanShape& s, const Us& us) {
   if (s.rows <= 1 || s.longest > 0) return us(s);
-  PlanShape alike = s, ragged = s;
-  alike.guessed = ragged.guessed = true;
-  alike.longest = s.length();
-  ragged.longest = std::min(s.tokens, s.length() * 7 / 4);
-  return std::sqrt(us(alike) * us(ragged));
+  const auto times = [&](double mean) {
+    PlanShape x = s;
+    x.guessed = true;
+    x.longest =
+        std::min(s.tokens, static_cast<std::int64_t>(mean * static_cast<double>(s.length())));
+    return us(x);
+  };
+  const double rest = 1.0 / static_cast<double>(s.rows);
+  return std::sqrt(times(1.0) *
+                   std::sqrt(times(1.83 / (1 + 0.87 * rest)) * times(4.2 / (1 + 3.6 * rest))));
 }
 
 // The larger of two limits, and a little more where they are alike.
@@ -100,12 +106,16 @@ inline double fused_at_us(const PlanShape& s) {
   if (most == 0) return us;
   constexpr double kLook = 6.84;
   if (s.even()) return kLook + us;  // if all are taken out, that is what cuda_split does
-  // What the device will weigh, with lengths that fall from the longest as a power does.
-  const double power = static_cast<double>(s.length()) * rows / static_cast<double>(s.tokens) - 1.0;
+  // What the device will weigh: the longest is known, and the others fall from it as a power does
+  // that leaves them their tokens.
+  const double others = std::max(1.0, rows - 1.0);
+  const double mean = std::max(0.5, (s.all_chunks() - s.chunks()) / others);
+  const double power = std::max(0.0, s.chunks() / mean - 1.0);
   const auto length = [&](int rank) {
     if (rank >= s.rows) return 0;
-    const double at = rank == 1 && s.rows == 2 ? s.all_chunks() - s.chunks()
-                                               : s.chunks() * std::pow(1.0 - rank / rows, power);
+    const double at = rank == 0     ? s.chunks()
+                      : s.rows == 2 ? mean
+                                    : s.chunks() * std::pow(1.0 - (rank - 0.5) / others, power);
     return static_cast<int>(std::lround(at));
   };
   const std::int64_t without = plan.cost(0, 0, length(0), 0, 1);
@@ -120,10 +130,20 @@ inline double fused_at_us(const PlanShape& s) {
   return kLook + (LongPlan::pays(with, without) ? 11.7 + 0.00983 * static_cast<double>(with) : us);
 }
 
-// Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor.
+// Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor. With states of 16 bits, which are
+// no burden for the memory, all six end together if sequences are alike, and the next ones begin.
 inline double block_at_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
   const double ctas = tasks * s.blocks * 2;
+  if (s.narrow_states && s.even(8)) {
+    const auto blocks = static_cast<double>(PlanShape::divided(s.length(), 8));
+    const auto cta = [&](double at_once) {
+      return 1.8 + 0.105 * at_once + blocks * (1.43 + 0.266 * at_once);
+    };
+    const double waves = ctas / (6.0 * s.multiprocessors), full = std::floor(waves);
+    const double rest = std::ceil(6.0 * (waves - full));
+    return 1.21 + full * cta(6.0) + (rest > 0 ? cta(rest) : 0.0);
+  }
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
   const double one =
       static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.53 + 0.154 * on_one);
