@@ -49,13 +49,13 @@ if [ -x "$tests" ] && [ -x "$tool" ]; then
   export -f job
   began=$SECONDS
   # The slow ones first, so that the last one to end is a short one.
-  slow='GpuConv|GpuRows|GpuBlock|GpuPrefill|GpuFarPools|GpuAttentionWidened'
+  slow='(GpuPrefill|GpuDecodeOf|GpuRows|GpuFarPools|GpuAttentionWidened|GpuBlockOf|GpuConv)'
   "$tests" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^  / { print suite $1 }' >"$logs/names"
   for ((i = 0; i < workers; i++)); do echo "check/$i/$workers"; done >"$logs/shares"
   {
-    grep -E "^($slow)\." "$logs/names" || true
+    grep -E "$slow" "$logs/names" || true
     cat "$logs/shares"
-    grep -vE "^($slow)\." "$logs/names" || true
+    grep -vE "$slow" "$logs/names" || true
   } | xargs -P "$workers" -I{} bash -c 'job {}' >"$logs/done"
   total=$(wc -l <"$logs/names")
   echo "gpu-check: $total tests and $workers shares of hyla check in $((SECONDS - began)) s; the slowest:"

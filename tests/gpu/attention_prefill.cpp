@@ -91,6 +91,21 @@ TEST_F(GpuAttentionPrefill, CutAlongTheKeys) {
   check_repeats("attention_prefill:lens=40,kvlen=3000,hq=8,hk=2,d=256,page=16,seed=3");
 }
 
+// Everything unfriendly but gaps, which this kernel leaves to another.
+TEST_F(GpuAttentionPrefill, HostileTensors) {
+  CaseOptions options = CaseOptions::hostile();
+  options.gaps = false;
+  for (const char* d : {"64", "128", "256"}) {
+    for (const char* cache :
+         {"page=16", "page=1", "page=16,kv=e4m3", "page=0", "page=64,kv=int8"}) {
+      const std::string problem =
+          std::string("attention_prefill:lens=40+0+21,kvlen=140+0+21,hq=4,hk=1,d=") + d + "," +
+          cache;
+      EXPECT_GE(check_all(problem, options), 2) << problem;
+    }
+  }
+}
+
 TEST_F(GpuAttentionPrefill, ManyRows) {
   check_all("attention_prefill:lens=20x40+37x20+0x3+33,kvlen=64,hq=2,hk=1,d=64,page=16",
             CaseOptions::plain());

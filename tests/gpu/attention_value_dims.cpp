@@ -28,15 +28,6 @@ void check_among(const std::string& meant, const std::string& problem, const Cas
   check_call(problem, call);
 }
 
-CaseOptions options_of(std::uint64_t seed) {
-  CaseOptions options;
-  options.shuffled = (seed % 2) != 0;
-  options.starts = (seed % 3) == 0;
-  options.wide_indices = (seed % 5) == 0;
-  options.extras = (seed % 4) == 0;
-  return options;
-}
-
 void check_dims(const std::string& meant, const std::string& rows,
                 const std::vector<const char*>& types, std::uint64_t seed) {
   for (const char* dims : kDims) {
@@ -46,7 +37,7 @@ void check_dims(const std::string& meant, const std::string& rows,
         check_among(
             meant,
             rows + "," + dims + "," + type + ",page=" + page + ",seed=" + std::to_string(seed),
-            options_of(seed));
+            options_in_turn(seed));
       }
     }
   }
@@ -99,7 +90,7 @@ TEST_F(GpuAttentionValueDims, DecodeOverBytes) {
                            "d=96,dv=256", "d=144,dv=48"}) {
     for (const char* type : kBytes) {
       for (const char* rows : {"b=3,hq=8,hk=4,page=16", "b=2,t=4,hq=8,hk=2,page=1"}) {
-        CaseOptions options = options_of(++seed);
+        CaseOptions options = options_in_turn(++seed);
         options.extras = false;  // two scales a head are cuda_prefill's
         check_among("cuda_decode",
                     std::string("attention_decode:kvlen=150,") + rows + "," + dims + "," + type +
@@ -115,7 +106,7 @@ TEST_F(GpuAttentionValueDims, PromptsBesideDecodeRows) {
   for (const char* dims : kDims) {
     for (const char* cache : {"page=16", "page=1,io=f16,kv=f16", "page=64"}) {
       for (const char* kvlen : {"600+41+71+9", "150+41+71+9"}) {
-        CaseOptions options = options_of(++seed);
+        CaseOptions options = options_in_turn(++seed);
         options.starts = false;  // tokens of nobody may make a sum that looks like equal rows
         check_among("cuda_mixed",
                     std::string("attention_prefill:lens=1+41+71+4,hq=4,hk=2,kvlen=") + kvlen + "," +
@@ -133,7 +124,7 @@ TEST_F(GpuAttentionValueDims, BatchInvariant) {
       const std::string problem = std::string("attention_prefill:lens=1+41+2,hq=4,hk=2,") +
                                   "kvlen=1100+60+9," + dims + "," + cache +
                                   ",seed=" + std::to_string(++seed);
-      Call call = random_call(parse_problem(problem), options_of(seed));
+      Call call = random_call(parse_problem(problem), options_in_turn(seed));
       call.context.batch_invariant = true;
       check_call(problem, call);
     }
@@ -150,7 +141,7 @@ TEST_F(GpuAttentionValueDims, Append) {
         check_all(std::string("attention_append:lens=33+0+5,kvlen=40+3+5,hk=2,") + dims + "," +
                       type + ",page=" + page + (seed % 2 == 0 ? ",rope=halves" : "") +
                       ",seed=" + std::to_string(seed),
-                  options_of(seed));
+                  options_in_turn(seed));
       }
     }
   }

@@ -29,6 +29,9 @@ class Gpu : public ::testing::Test {
   }
 };
 
+// Tests that take long are cut by a part of the problem string, so that they can run side by side.
+class GpuParts : public Gpu, public ::testing::WithParamInterface<std::string> {};
+
 // Every implementation that takes the call must agree with the reference. Returns how many there
 // were.
 inline int check_call(const std::string& problem, const Call& call) {

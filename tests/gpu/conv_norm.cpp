@@ -11,6 +11,7 @@ namespace {
 
 using GpuConv = Gpu;
 using GpuNorm = Gpu;
+using GpuConvOf = GpuParts;
 
 const std::vector<std::string> kConvolutions = {
     "conv_update:b=5,",
@@ -23,23 +24,21 @@ const std::vector<std::string> kConvolutions = {
     "conv_prefill:lens=17+0+16+33,channels_last=1,",
     "conv_prefill:lens=130,"};
 
-TEST_F(GpuConv, EveryDtypeWidthAndStride) {
+TEST_P(GpuConvOf, EveryOperationDtypeAndStride) {
   std::uint64_t seed = 0;
   for (const std::string& operation : kConvolutions) {
     for (const char* io : {"bf16", "f16", "f32"}) {
       for (const char* state : {"f32", "bf16", "f16"}) {
-        for (const char* width : {"2", "3", "4"}) {
-          const std::string problem = operation + "hq=2,hv=4,k=16,v=24,io=" + io +
-                                      ",state=" + state + ",width=" + width +
-                                      ",seed=" + std::to_string(seed);
-          check_all(problem, CaseOptions::plain());
-          check_all(problem, CaseOptions::drawn(++seed));
-          check_all(problem, CaseOptions::drawn(++seed));
-        }
+        const std::string problem = operation + "hq=2,hv=4,k=16,v=24,io=" + io + ",state=" + state +
+                                    "," + GetParam() + ",seed=" + std::to_string(seed);
+        check_all(problem, CaseOptions::plain());
+        check_all(problem, CaseOptions::drawn(++seed));
+        check_all(problem, CaseOptions::drawn(++seed));
       }
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Widths, GpuConvOf, ::testing::Values("width=2", "width=3", "width=4"));
 
 TEST_F(GpuConv, HostileTensors) {
   for (const std::string& operation : kConvolutions) {

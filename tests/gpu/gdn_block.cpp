@@ -12,6 +12,7 @@ namespace hyla::testing {
 namespace {
 
 using GpuBlock = Gpu;
+using GpuBlockOf = GpuParts;
 
 // At least the block kernel, the one that goes token by token, and the one that takes everything.
 void check(const std::string& problem, const CaseOptions& options, int least = 3) {
@@ -28,27 +29,27 @@ TEST_F(GpuBlock, EveryLength) {
   }
 }
 
-TEST_F(GpuBlock, EveryDtypeAndLayout) {
+TEST_P(GpuBlockOf, EveryDtypeAndLayout) {
   std::uint64_t seed = 100;
-  for (const char* operation :
-       {"gdn_mtp:b=3,t=3,", "gdn_mtp:b=3,t=8,", "gdn_mtp:b=6,t=7,mode=accepted,",
-        "gdn_mtp:b=6,t=13,mode=accepted,", "gdn_mtp:lens=1+4+0+9+2,", "gdn_mtp:lens=1+2+0+5,",
-        "gdn_recurrence:lens=3+0+19+1+8,"}) {
-    for (const char* io : {"bf16", "f16"}) {
-      for (const char* state : {"f32", "bf16", "f16"}) {
-        for (const char* layout : {"vk", "kv"}) {
-          const std::string problem = std::string(operation) + "hq=1,hv=2,io=" + io +
-                                      ",state=" + state + ",layout=" + layout +
-                                      ",seed=" + std::to_string(++seed);
-          check(problem, CaseOptions::plain());
-          CaseOptions options = CaseOptions::drawn(seed);
-          options.gaps = false;  // unaligned tensors are not for it
-          check_all(problem, options);
-        }
+  for (const char* io : {"bf16", "f16"}) {
+    for (const char* state : {"f32", "bf16", "f16"}) {
+      for (const char* layout : {"vk", "kv"}) {
+        const std::string problem = GetParam() + "hq=1,hv=2,io=" + io + ",state=" + state +
+                                    ",layout=" + layout + ",seed=" + std::to_string(++seed);
+        check(problem, CaseOptions::plain());
+        CaseOptions options = CaseOptions::drawn(seed);
+        options.gaps = false;  // unaligned tensors are not for it
+        check_all(problem, options);
       }
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Operations, GpuBlockOf,
+                         ::testing::Values("gdn_mtp:b=3,t=3,", "gdn_mtp:b=3,t=8,",
+                                           "gdn_mtp:b=6,t=7,mode=accepted,",
+                                           "gdn_mtp:b=6,t=13,mode=accepted,",
+                                           "gdn_mtp:lens=1+4+0+9+2,", "gdn_mtp:lens=1+2+0+5,",
+                                           "gdn_recurrence:lens=3+0+19+1+8,"));
 
 TEST_F(GpuBlock, OtherValueDimsAndHeads) {
   for (const char* dims :

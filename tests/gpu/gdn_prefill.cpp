@@ -14,6 +14,8 @@ namespace hyla::testing {
 namespace {
 
 using GpuPrefill = Gpu;
+using GpuPrefillOf = GpuParts;
+using GpuPrefillAmong = GpuParts;
 
 // Nothing, one token, one short of a chunk, a chunk, one more, several, a tail of one.
 const std::vector<std::string> kLengths = {"1",       "63",         "64",         "65",
@@ -87,20 +89,21 @@ bool takes(const std::string& problem, const std::string& implementation) {
 // Steps of 16 tokens in all their forms: one or several blocks of value rows a multiprocessor, more
 // CTAs than fit at once, value rows that are no multiple of a CTA's, one long sequence among them;
 // CTAs that go through many tasks, some of which have no tokens.
-TEST_F(GpuPrefill, StepsOfSixteen) {
-  std::uint64_t seed = 270;
-  for (const char* shape : {"lens=15+16+17+0+150,hq=1,hv=2", "lens=40,hq=1,hv=34",
-                            "lens=3x30+0x3+90+17x4,hq=1,hv=11,v=16", "lens=33+64,hq=1,hv=2,v=48",
-                            "lens=17x9,hq=1,hv=4,v=208", "lens=17+3x9+0x2+5,hq=1,hv=34",
-                            "lens=18+2x9+0x2+5,hq=1,hv=17,v=256"}) {
-    const std::string problem = std::string("gdn_prefill:") + shape;
-    EXPECT_TRUE(takes(problem, "cuda_steps")) << problem;
-    ++seed;
-    const std::string with_seed = ",seed=" + std::to_string(seed);
-    check_all(problem + with_seed, CaseOptions::plain());
-    check_all(problem + ",layout=kv,state=f16,norm=1,gate=raw,beta=logit,io=f16" + with_seed,
-              CaseOptions::drawn(seed));
-  }
+TEST_P(GpuPrefillOf, StepsOfSixteen) {
+  const std::string problem = "gdn_prefill:" + GetParam() + ",seed=271";
+  EXPECT_TRUE(takes(problem, "cuda_steps")) << problem;
+  check_all(problem, CaseOptions::plain());
+  check_all(problem + ",layout=kv,state=f16,norm=1,gate=raw,beta=logit,io=f16",
+            CaseOptions::drawn(270 + GetParam().size()));
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuPrefillOf,
+                         ::testing::Values("lens=15+16+17+0+150,hq=1,hv=2", "lens=40,hq=1,hv=34",
+                                           "lens=3x30+0x3+90+17x4,hq=1,hv=11,v=16",
+                                           "lens=33+64,hq=1,hv=2,v=48", "lens=17x9,hq=1,hv=4,v=208",
+                                           "lens=17+3x9+0x2+5,hq=1,hv=34",
+                                           "lens=18+2x9+0x2+5,hq=1,hv=17,v=256"));
+
+TEST_F(GpuPrefill, StepsOfSixteenRepeat) {
   check_repeats("gdn_prefill:lens=64+7x20,hq=2,hv=4,seed=7");
   check_repeats("gdn_prefill:lens=17x30+33x20,hq=2,hv=4,norm=1,gate=raw,beta=logit,seed=8");
 }
@@ -155,18 +158,21 @@ TEST_F(GpuPrefill, ManySequencesOfFewHeads) {
 
 // One or a few sequences so long that the others would wait for them: kernels of their own walk
 // over them. Which ones these are is found on the device, wherever they lie.
-TEST_F(GpuPrefill, LongAmongShort) {
+TEST_P(GpuPrefillAmong, LongAmongShort) {
   std::uint64_t seed = 550;
   for (const char* io : {"bf16", "f16"}) {
-    // One, two, some that are alike, and all.
-    for (const char* lens : {"1500+64x12", "64x5+0+1300+7x3+1000+0", "900x3+64x4", "1100+1000"}) {
-      const std::string problem = std::string("gdn_prefill:lens=") + lens +
-                                  ",hq=1,hv=2,checkpoint=192,io=" + io +
-                                  ",seed=" + std::to_string(++seed);
-      EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
-      check_all(problem, CaseOptions::drawn(seed));
-    }
+    const std::string problem = "gdn_prefill:" + GetParam() + ",hq=1,hv=2,checkpoint=192,io=" + io +
+                                ",seed=" + std::to_string(++seed);
+    EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
+    check_all(problem, CaseOptions::drawn(seed + GetParam().size()));
   }
+}
+// One, two, some that are alike, and all.
+INSTANTIATE_TEST_SUITE_P(Lengths, GpuPrefillAmong,
+                         ::testing::Values("lens=1500+64x12", "lens=64x5+0+1300+7x3+1000+0",
+                                           "lens=900x3+64x4", "lens=1100+1000"));
+
+TEST_F(GpuPrefill, LongAmongVeryManyShort) {
   // One of more than are ranked.
   check_all("gdn_prefill:lens=1x520+1100+9,hq=1,hv=1,checkpoint=192,seed=7", CaseOptions::plain());
   check_repeats("gdn_prefill:lens=1500+64x40,hq=1,hv=2,seed=7");
@@ -248,7 +254,7 @@ TEST_F(GpuPrefill, ACapturedGraphFollowsNewSlotsAndLengths) {
   CaseOptions options;
   options.shuffled = options.padding = options.elsewhere = true;
   for (const char* lens : {"200+64+30+0+65", "1500+700", "1400+64x9", "0x3+70x4+1200+1"}) {
-    check_replays(std::string("gdn_prefill:lens=") + lens + ",hq=2,hv=4,slots=32", options);
+    check_replays(std::string("gdn_prefill:lens=") + lens + ",hq=1,hv=2,slots=32", options);
   }
 }
 

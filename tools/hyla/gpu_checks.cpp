@@ -277,6 +277,21 @@ void add_attention(Checks& checks) {
   });
 }
 
+// Caches of float32, which only the kernels that take everything know, and values of other widths.
+void add_rare_caches(Checks& checks) {
+  for (const char* problem :
+       {"attention_decode:b=3,kvlen=1+333+97,hq=8,hk=1,d=128,kv=f32,io=f32",
+        "attention_decode:b=2,t=4,kvlen=65+140,hq=4,hk=2,d=72,page=0,kv=f32,mask=window,window=33",
+        "attention_prefill:lens=40+0+20,kvlen=90+0+20,hq=6,hk=2,d=64,page=7,kv=f32,io=f16",
+        "attention_append:lens=30+0+1,kvlen=40,hk=2,d=64,page=16,kv=f32,io=f32,rope=halves",
+        "attention_append:lens=64+65,kvlen=140,hk=1,d=128,page=0,kv=f32,rope=pairs",
+        "attention_decode:b=3,kvlen=1+333+97,hq=8,hk=1,d=192,dv=128,page=64",
+        "attention_prefill:lens=90+0+70,kvlen=290+0+70,hq=4,hk=1,d=128,dv=64,page=16",
+        "attention_prefill:lens=90+0+70,kvlen=290+0+70,hq=4,hk=1,d=64,dv=128,page=16,kv=e4m3"}) {
+    checks.add(testing::parse_problem(problem));
+  }
+}
+
 // 16-bit pools mostly: several shares of the suite have to find room for theirs at a time.
 void add_far_pools(Checks& checks) {
   for (const char* problem :
@@ -303,6 +318,7 @@ std::vector<CheckedProblem> gpu_checks() {
   add_far_pools(checks);
   add_prefill(checks);
   add_attention(checks);
+  add_rare_caches(checks);
   add_mtp(checks);
   add_decode(checks);
   add_recurrence(checks);
