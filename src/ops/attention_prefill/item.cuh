@@ -23,8 +23,8 @@ struct Item {
   __device__ __forceinline__ bool exists() const { return row >= 0; }
 };
 
-// The last of `count` numbers that do not fall which is not greater than `target`, or the first. By
-// a whole warp, 32 candidates at a time.
+// The last of `count` numbers that do not fall which is not greater than `target`. The first must
+// not be greater. By a whole warp, 32 candidates at a time.
 template <class At>
 __device__ __forceinline__ int find_last(int count, int target, const At& at) {
   const int lane = static_cast<int>(threadIdx.x) & 31;

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
                static_cast<std::uint32_t>(min(Walkers, (a.values - first_value) / 16)));
     arch::fence_mbarrier_init();
   }
+  __syncthreads();
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   const StepTask<Usual> task = find_step_task<Usual>(a, row);
@@ -109,7 +110,6 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
     ask(maker + kAheadMakers, next);
     ChunkInfo info;
     set_step_head(a.p, head, info);
-    __syncthreads();
 #pragma unroll 1
     for (int step = maker; kStep * step < task.length; step += kAheadMakers) {
       const int at = step % kAheadSteps;
@@ -131,7 +131,6 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
 #pragma unroll 1
     for (int step = 0; step < kAheadSteps; ++step) walk.ask(step);
   }
-  __syncthreads();
   if (!owns) return;
 #pragma unroll 1
   for (int step = 0; kStep * step < task.length; ++step) walk.take(step, S);
