@@ -60,6 +60,17 @@ TEST_F(GpuBlock, OtherValueDimsAndHeads) {
   }
 }
 
+// The roles of a CTA's warps change with the head.
+TEST_F(GpuBlock, ManyHeads) {
+  for (const char* io : {"bf16", "f16"}) {
+    for (const char* layout : {"vk", "kv"}) {
+      check(
+          "gdn_mtp:b=2,t=5,hq=5,hv=10,io=" + std::string(io) + ",state=" + io + ",layout=" + layout,
+          CaseOptions::plain());
+    }
+  }
+}
+
 TEST_F(GpuBlock, FusedNorm) {
   CaseOptions options;
   options.extras = options.shuffled = options.padding = true;

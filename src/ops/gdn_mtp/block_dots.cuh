@@ -80,6 +80,7 @@ struct DotsByToken {
                                          float (&k)[2][2], float (&q)[2][2]) const {
     const int g = lane >> 2, t = lane & 3;
     MtpTurn& turn = shared.turn[warp];
+    if constexpr (P::kBlocks > 1) __syncwarp();  // all lanes have read those of the block before
     *reinterpret_cast<float4*>(&turn.k[g][4 * t]) = four_rows(0);
     *reinterpret_cast<float4*>(&turn.q[g][4 * t]) = four_rows(2);
     __syncwarp();
