@@ -208,6 +208,7 @@ TEST_F(GpuPrefill, Segments) {
       const std::string problem =
           std::string("gdn_prefill:lens=") + lens + ",hq=1,hv=1,io=" + io + ",seed=9";
       EXPECT_GE(check_all(problem, CaseOptions::plain()), 4) << problem;
+      EXPECT_TRUE(takes(problem, "cuda_segments")) << problem;
     }
   }
 }

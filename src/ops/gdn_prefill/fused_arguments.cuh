@@ -10,6 +10,7 @@
 namespace hyla::gdn {
 
 struct LongRows;
+struct SegmentRows;
 
 // Tiles of 64 tokens by 64 columns of one head.
 struct FusedMaps {
@@ -36,8 +37,9 @@ struct FusedArguments {
   // [rows] of a row's first chunk; null: sequences are back to back, see record.cuh
   const int* row_slots = nullptr;
   float* states = nullptr;  // see segments.cuh
-  int parts = 1;
+  int parts = 1, cuts = 1;  // of a sequence; pieces of a part
   bool transfers = false;
+  SegmentRows* rows = nullptr;  // outputs of segments are made by a kernel that takes these
 };
 
 inline void set_constants(FusedArguments& a) {

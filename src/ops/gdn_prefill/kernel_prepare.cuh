@@ -15,7 +15,7 @@
 #include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/lower_part.cuh"
 #include "ops/gdn_prefill/record.cuh"
-#include "ops/gdn_prefill/segments.cuh"
+#include "ops/gdn_prefill/spans.cuh"
 
 namespace hyla::gdn {
 
@@ -77,6 +77,7 @@ struct alignas(1024) PrepareGroup {
   PrepareCursor cursor;
   ChunkInfo info[2];
   std::int64_t item[2];
+  int span[2];       // only without P
   int out_of_reach;  // the last chunk with keys of very different lengths
   arch::Mbarrier keys_full, queries_full;
 
@@ -84,16 +85,17 @@ struct alignas(1024) PrepareGroup {
   __device__ __forceinline__ Io* scores() { return keys[3]; }
 };
 
-// Halves: of up to 128 columns each.
-template <class Io, int Halves>
+// Halves: of up to 128 columns each. Without Scores: no P, and only the chunks of `spans`.
+template <class Io, int Halves, bool Scores>
 class Prepare {
  public:
   __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const RecordRows& rows,
-                                     Record<Io>* to, int number)
+                                     Record<Io>* to, int number, const Spans* listed = nullptr)
       : s(group),
         all(rows),
         a(rows.a),
         records(to),
+        spans(listed),
         barrier(1 + number),
         thread(static_cast<int>(threadIdx.x) & 127) {}
 
@@ -108,7 +110,7 @@ class Prepare {
       find(0, stride);
       if (s.info[0].rows > 0) {
         ask_keys(0, 0);
-        ask_queries(0, 0);
+        if constexpr (Scores) ask_queries(0, 0);
       }
     }
     sync();
@@ -128,7 +130,11 @@ class Prepare {
   __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, 128); }
 
   __device__ __forceinline__ void find(int place, std::int64_t stride) {
-    if (s.cursor.find(all, stride, s.info[place])) s.item[place] = s.cursor.item;
+    if constexpr (!Scores) {
+      s.span[place] = find_in_spans(a, *spans, s.cursor.item, s.info[place], s.item[place]);
+    } else if (s.cursor.find(all, stride, s.info[place])) {
+      s.item[place] = s.cursor.item;
+    }
     s.cursor.item += stride;
   }
 
@@ -188,11 +194,12 @@ class Prepare {
     const int place = n & 1;
     if (thread == 0 && n > 0) {
       arch::wait_for_store_reads<0>();  // the chunk before has left
-      ask_queries(place, 0);
+      if constexpr (Scores) ask_queries(place, 0);
     }
     __syncwarp();
-    float product[32], scores[32];
-    float query = a.scale;
+    float product[32];
+    [[maybe_unused]] float scores[32];
+    [[maybe_unused]] float query = a.scale;
     if constexpr (Halves > 1) {
       QuerySquares squares;
       multiply_halves(place, product, scores, squares);
@@ -222,7 +229,7 @@ class Prepare {
     const bool own_grows = normalise ? lower(place).store_normalised(product, held, mild)
                                      : lower(place).store(product, held, mild, reach(n));
     __syncwarp();
-    if constexpr (Halves == 1) {
+    if constexpr (Halves == 1 && Scores) {
       arch::wait(s.queries_full, place);
       multiply_rows(scores, s.keys, 1);
       if (a.p.l2norm) {
@@ -231,13 +238,13 @@ class Prepare {
         query *= over_length(squares);
       }
     }
-    put_query_factors(mild, query, gates, s.masks, s.factors, thread);
+    if constexpr (Scores) put_query_factors(mild, query, gates, s.masks, s.factors, thread);
     if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
     if (thread >= 32 && thread < 64 && more) {
       load_betas(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread & 31);
     }
     invert_diagonal(s.scratch, thread >> 5, thread & 31);
-    if constexpr (Halves == 1) {
+    if constexpr (Halves == 1 && Scores) {
       arch::wgmma_wait<0>();
       arch::pin(scores);
     }
@@ -246,15 +253,20 @@ class Prepare {
     if (thread == 0) {
       s.factors.decay[2] =
           chunk_grows ? kNeverForgets : __uint_as_float(gates[0][63]) + kErasedLog2;
+      if constexpr (!Scores) {
+        if (chunk_grows) a.rows->grown[s.span[place]] = 1;
+      }
     }
     const bool redo = Halves == 1 && s.out_of_reach == n;
     if constexpr (Halves == 1) {
       if (thread == 32 && more && !redo) ask_keys(place ^ 1, 0);
       __syncwarp();
     }
-    clear_upper(s.scores(), thread);
     clear_upper(s.inverse(), thread);
-    store_scores(scores, mild, gates, s.masks, s.scores(), thread);
+    if constexpr (Scores) {
+      clear_upper(s.scores(), thread);
+      store_scores(scores, mild, gates, s.masks, s.scores(), thread);
+    }
     if (redo) {  // K K^T is made again: nothing else needs its registers for so long
       multiply_rows(product, s.keys, 0);
       arch::wgmma_wait<0>();
@@ -280,7 +292,7 @@ class Prepare {
     if (thread == 0) {
       Record<Io>& record = records[s.item[place]];
       arch::store_bulk(record.inverse, s.inverse(), kTileBytes);
-      arch::store_bulk(record.scores, s.scores(), kTileBytes);
+      if constexpr (Scores) arch::store_bulk(record.scores, s.scores(), kTileBytes);
       arch::store_bulk(&record.factors, &s.factors, sizeof(Factors));
       arch::commit_stores();
     }
@@ -299,6 +311,7 @@ class Prepare {
   const RecordRows& all;
   const FusedArguments& a;
   Record<Io>* const records;  // [chunk slots, heads]
+  const Spans* const spans;
   const int barrier, thread;
 };
 
@@ -326,7 +339,26 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   }
   const RecordRows all{a, looks ? &longs : nullptr};
   const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
-  Prepare<Io, Halves>(s, all, static_cast<Record<Io>*>(a.records), group)
+  Prepare<Io, Halves, true>(s, all, static_cast<Record<Io>*>(a.records), group)
+      .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
+}
+
+// The same for states between segments alone (spans.cuh).
+template <class Io>
+__global__ void __launch_bounds__(kPrepareThreads, 1)
+    prepare_spans(const __grid_constant__ SpanArguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ Spans spans;
+  const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
+  PrepareGroup<Io>& s = reinterpret_cast<PrepareGroup<Io>*>(memory)[group];
+  if (threadIdx.x == 0) arch::prefetch_map(a.maps.k);
+  arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
+  load_spans(a, spans);
+  __syncthreads();
+  const RecordRows all{a, nullptr};
+  const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
+  Prepare<Io, 1, false>(s, all, static_cast<Record<Io>*>(a.records), group, &spans)
       .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
 }
 

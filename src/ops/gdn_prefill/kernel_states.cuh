@@ -1,4 +1,4 @@
-// The states between segments, one after another: S_{s+1} = M_s S_s + N_s in float32. The value
+// The states between pieces of segments, one after another: S_{s+1} = M_s S_s + N_s in float32. The value
 // rows are independent: a CTA has some of them of one head, a thread one key and half of the sum. M
 // of the next two segments come while this one's is multiplied by. N_s is overwritten by S_{s+1};
 // where a segment forgets, it is that already.
@@ -36,9 +36,10 @@ __global__ void __launch_bounds__(kStatesThreads, 1)
   int begin, length;
   find_tokens(a.p, row, begin, length);
   const int chunks = (length + kChunk - 1) / kChunk;
-  // Segments that another one follows.
+  // Pieces of parts that another one follows.
   int segments = 0;
   while (segments < a.parts - 1 && first_chunk(a, chunks, segments + 1) < chunks) ++segments;
+  segments *= a.cuts;
   if (threadIdx.x < 64) {
     const int i = static_cast<int>(threadIdx.x);
     const bool own = i > 0 && i < segments && *segment_forgets(a, pair, i) == 0;

@@ -3,20 +3,20 @@
 #pragma once
 
 #include "arch/grid_dependency.cuh"
-#include "ops/gdn_prefill/segments.cuh"
+#include "ops/gdn_prefill/segment_rows.cuh"
 #include "ops/gdn_prefill/serial_feed.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
 
 namespace hyla::gdn {
 
-// Of a grid's z: M of segments 1 ... parts - 2, then N of segments 0 ... parts - 2. M first: where
-// it is zero, its CTA ends at once.
+// Of a grid's z: M of pieces 1 and following, then N of pieces 0 and following. M first: where it
+// is zero, its CTA ends at once.
 struct TransferItem {
-  int segment;
+  int piece;
   bool matrix;  // M
 };
 __device__ __forceinline__ TransferItem transfer_item(const FusedArguments& a, int z) {
-  const int matrices = a.parts - 2;
+  const int matrices = pieces_followed(a) - 1;
   return z < matrices ? TransferItem{z + 1, true} : TransferItem{z - matrices, false};
 }
 
@@ -83,11 +83,11 @@ __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const Fused
     }
 #pragma unroll 1
     for (int c = from; c < to; ++c) chain.template chunk<Walk::kTransfer>(c - from, c, true, none);
-    store_state(a.p, as_pool(segment_matrix(a, pair, item.segment)), 0, {0, place.v, place.k},
+    store_state(a.p, as_pool(segment_matrix(a, pair, item.piece)), 0, {0, place.v, place.k},
                 chain.S);
     return;
   }
-  if (item.segment == 0 && !forgets) {
+  if (item.piece == 0 && !forgets) {
     load_initial(a.p, task.row, place, chain.S);
   } else {
 #pragma unroll
@@ -95,11 +95,24 @@ __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const Fused
   }
 #pragma unroll 1
   for (int c = from; c < to; ++c) chain.template chunk<Walk::kState>(c - from, c, true, none);
-  store_state(a.p, as_pool(segment_state(a, pair, item.segment)), 0, {0, place.v, place.k},
-              chain.S);
+  store_state(a.p, as_pool(segment_state(a, pair, item.piece)), 0, {0, place.v, place.k}, chain.S);
 }
 
-// grid (heads of sequences, 2, 2 parts - 3)
+// Half of an initial state, as float32.
+__device__ __forceinline__ void copy_initial(const FusedArguments& a, const SerialTask& task) {
+  const int pair = task.row * static_cast<int>(a.p.heads) + task.head;
+  const PoolView& pool = a.p.initial;
+  const std::int64_t base =
+      a.p.slots.read_slot(task.row) * pool.slot_stride + task.head * pool.head_stride;
+  float* to = first_state(a, pair) + task.block * 64 * 128;
+  for (int i = static_cast<int>(threadIdx.x); i < 64 * 128; i += serial_threads(1)) {
+    const int v = task.block * 64 + (i >> 7), k = i & 127;
+    to[i] =
+        device::load_number(pool.data, pool.dtype, base + v * pool.v_stride + k * pool.k_stride);
+  }
+}
+
+// grid (heads of sequences, 2, 2 pieces_followed - 1)
 template <class Io>
 __global__ void __launch_bounds__(serial_threads(1), 2)
     transfer(const __grid_constant__ FusedArguments a) {
@@ -108,27 +121,36 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
   if (threadIdx.x == 0) init_barriers(s.ring);
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
+  const TransferItem item = transfer_item(a, static_cast<int>(blockIdx.z));
+  const bool begins = a.rows != nullptr && item.piece == 0 && !item.matrix;
+  if (begins && blockIdx.y == 0 && blockIdx.x % static_cast<unsigned>(a.p.heads) == 0) {
+    write_segment_rows(a, static_cast<int>(blockIdx.x / static_cast<unsigned>(a.p.heads)));
+  }
   SerialTask task;
   if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
                         static_cast<int>(blockIdx.y), task)) {
     return;
   }
-  const TransferItem item = transfer_item(a, static_cast<int>(blockIdx.z));
-  const int begin = first_chunk(a, task.chunks(), item.segment);
-  const int to = first_chunk(a, task.chunks(), item.segment + 1);
-  if (to == task.chunks()) return;  // nobody starts after it
+  if (begins && a.p.starts_from_pool(task.row)) copy_initial(a, task);
+  const int part = item.piece / a.cuts;
+  const int begin = first_chunk(a, task.chunks(), part);
+  const int end = first_chunk(a, task.chunks(), part + 1);
+  if (end == task.chunks()) return;  // nobody starts after it
   if (threadIdx.x < 32) {
-    const int start = first_remembered<Io>(a, task, begin, to);
+    const int start = first_remembered<Io>(a, task, begin, end);
     if (threadIdx.x == 0) s.start = start;
   }
   __syncthreads();
-  const int from = s.start;
-  const bool forgets = from > begin;
+  const bool forgets = s.start > begin;
   if (item.matrix) {
     const int pair = static_cast<int>(blockIdx.x);
-    if (threadIdx.x == 0) *segment_forgets(a, pair, item.segment) = forgets;
+    if (threadIdx.x == 0) *segment_forgets(a, pair, item.piece) = forgets;
     if (forgets) return;
   }
+  // Of a part that forgets, the state after it is that of the walk over what it remembers.
+  if (forgets && item.piece % a.cuts != a.cuts - 1) return;
+  const int from = forgets ? s.start : first_of_piece(a, task.chunks(), item.piece);
+  const int to = forgets ? end : first_of_piece(a, task.chunks(), item.piece + 1);
   if (arch::uniform(threadIdx.x >> 7) == 1) {
     arch::take_registers<208>();
     walk_transfer(s, a, task, item, from, to, forgets);

@@ -3,7 +3,7 @@
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/plan_shape.h"
 #include "ops/gdn_prefill/record.cuh"
-#include "ops/gdn_prefill/segments.cuh"
+#include "ops/gdn_prefill/segment_rows.cuh"
 #include "ops/gdn_prefill/tile_arguments.h"
 
 namespace hyla::gdn {
@@ -12,6 +12,7 @@ namespace {
 // N, M and whether it forgets.
 constexpr std::size_t kSegmentBytes =
     kMostSegmentStates * (2 * kStateElements * sizeof(float) + sizeof(int));
+static_assert(kMostSegments == kMostSegmentStates);
 
 bool is_wide(std::int64_t K) { return K > 128; }
 
@@ -43,6 +44,7 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
                const Context& calls) {
   const PrefillProblem& p = a.p;
   a.parts = walks.parts;
+  a.cuts = walks.cuts;
   a.records = workspace.data;
   Context context = calls;
   if (!p.sequences.cu_seqlens.present()) {
@@ -70,6 +72,15 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   const auto launch = is_wide(p.K) ? (bf16 ? launch_wide_bf16 : launch_wide_f16)
                                    : (bf16 ? launch_split_bf16 : launch_split_f16);
   launch(a, shape, context);
+}
+
+const char* segments_refuse_all(const PrefillProblem& p, const Context& context) {
+  if (context.batch_invariant) return "bits that depend on the length of the sequence";
+  if (p.checkpoint_every > 0 || p.checkpoint_offsets.present()) {
+    return "states inside segments that are not known in time";
+  }
+  if (!is_square(p.K, p.V)) return "takes K = V = 128";
+  return prefill_split_refuses(p, context);
 }
 
 }  // namespace
@@ -101,12 +112,7 @@ void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
 }
 
 const char* prefill_segments_refuses(const PrefillProblem& p, const Context& context) {
-  if (context.batch_invariant) return "bits that depend on the length of the sequence";
-  if (p.checkpoint_every > 0 || p.checkpoint_offsets.present()) {
-    return "states inside segments that are not known in time";
-  }
-  if (!is_square(p.K, p.V)) return "takes K = V = 128";
-  if (const char* reason = prefill_split_refuses(p, context)) return reason;
+  if (const char* reason = segments_refuse_all(p, context)) return reason;
   return segment_walks(plan_shape(p, context)).parts == 0
              ? "too short, or too many sequences times heads for segments"
              : nullptr;
@@ -129,6 +135,45 @@ void launch_prefill_segments(const PrefillProblem& p, const Workspace& workspace
   run_split(a, segment_walks(plan_shape(p, context)), workspace, context);
 }
 
+const char* prefill_relay_refuses(const PrefillProblem& p, const Context& context) {
+  if (const char* reason = segments_refuse_all(p, context)) return reason;
+  if (!p.sequences.cu_seqlens.present()) return "takes sequences back to back";
+  return relay_walks(plan_shape(p, context)).parts == 0
+             ? "too short, or too many sequences times heads for segments"
+             : nullptr;
+}
+
+double prefill_relay_us(const PrefillProblem& p, const Context& context) {
+  return relay_walks(plan_shape(p, context)).us;
+}
+
+std::size_t prefill_relay_bytes(const PrefillProblem& p) {
+  return prefill_segments_bytes(p) + sizeof(SegmentRows);
+}
+
+void launch_prefill_relay(const PrefillProblem& p, const Workspace& workspace,
+                          const Context& context) {
+  const Walks walks = relay_walks(plan_shape(p, context));
+  launch_prefill_relay_as(p, workspace, context, walks.parts, walks.cuts);
+}
+
+void launch_prefill_relay_as(const PrefillProblem& p, const Workspace& workspace,
+                             const Context& context, int parts, int cuts) {
+  if (p.sequences.rows == 0) return;
+  FusedArguments a = arguments(p);
+  a.transfers = true;
+  char* const data = static_cast<char*>(workspace.data);
+  a.states = reinterpret_cast<float*>(data + prefill_split_bytes(p));
+  a.rows = reinterpret_cast<SegmentRows*>(data + prefill_segments_bytes(p));
+  run_split(a, Walks{parts, 1, 0, cuts}, workspace, context);
+  const FusedArguments outputs = segments_as_rows(a);
+  const int ctas = std::min(outputs.tasks, device::multiprocessors(context));
+  Context after = context;
+  after.programmatic_launch = true;
+  const auto launch = p.q.dtype == DType::kBFloat16 ? launch_fused_bf16 : launch_fused_f16;
+  launch(outputs, static_cast<unsigned>(ctas), after);
+}
+
 double prefill_fused_us(const PrefillProblem& p, const Context& context) {
   return fused_us(plan_shape(p, context));
 }
@@ -148,9 +193,9 @@ std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
   }
   const std::int64_t rows =
       std::min(bounds.max_sequences, device::multiprocessors(context) / heads);
-  return rows < 1
-             ? 0
-             : record_bytes(rows, heads, bounds.max_tokens) + row_slot_bytes(rows) + kSegmentBytes;
+  return rows < 1 ? 0
+                  : record_bytes(rows, heads, bounds.max_tokens) + row_slot_bytes(rows) +
+                        kSegmentBytes + sizeof(SegmentRows);
 }
 
 }  // namespace hyla::gdn

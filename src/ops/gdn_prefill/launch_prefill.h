@@ -22,6 +22,15 @@ std::size_t prefill_segments_bytes(const PrefillProblem& problem);
 void launch_prefill_segments(const PrefillProblem& problem, const Workspace&,
                              const Context& context);
 
+const char* prefill_relay_refuses(const PrefillProblem& problem, const Context& context);
+double prefill_relay_us(const PrefillProblem& problem, const Context& context);
+std::size_t prefill_relay_bytes(const PrefillProblem& problem);
+void launch_prefill_relay(const PrefillProblem& problem, const Workspace&, const Context& context);
+// With so many parts of so many pieces: the plan takes several pieces only of sequences that are too
+// long for a test. Heads of sequences times (parts - 1) times cuts: up to 288.
+void launch_prefill_relay_as(const PrefillProblem& problem, const Workspace&, const Context&,
+                             int parts, int cuts);
+
 const char* prefill_block_refuses(const PrefillProblem& problem, const Context& context);
 double prefill_block_us(const PrefillProblem& problem, const Context& context);
 void launch_prefill_block(const PrefillProblem& problem, const Workspace&, const Context& context);

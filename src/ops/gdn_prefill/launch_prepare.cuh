@@ -14,9 +14,21 @@ Context launch_prepare(const FusedArguments& a, const SplitShape& split, const C
   shape.grid = dim3(split.prepare_ctas);
   shape.block = dim3(kPrepareThreads);
   shape.shared_bytes = kPrepareGroups * sizeof(PrepareGroup<Io>);
-  device::launch(prepare<Io, Halves>, shape, a, context);
   Context after = context;
   after.programmatic_launch = true;
+  if constexpr (Halves == 1) {
+    if (a.rows != nullptr) {
+      device::LaunchShape starts;
+      starts.grid = dim3(static_cast<unsigned>(a.tasks * (a.parts - 1)));
+      starts.block = dim3(kStartThreads);
+      device::launch(find_starts, starts, a, context);
+      for (const bool rest : {false, true}) {
+        device::launch(prepare_spans<Io>, shape, SpanArguments{a, rest}, after);
+      }
+      return after;
+    }
+  }
+  device::launch(prepare<Io, Halves>, shape, a, context);
   return after;
 }
 

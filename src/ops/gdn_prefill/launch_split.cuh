@@ -16,9 +16,10 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
   if (a.transfers) {
     shape.block = dim3(serial_threads(1));
     shape.shared_bytes = sizeof(TransferShared<Io>);
-    shape.grid = dim3(tasks, 2, 2 * parts - 3);
+    shape.grid = dim3(tasks, 2, static_cast<unsigned>(2 * pieces_followed(a) - 1));
     device::launch(transfer<Io>, shape, a, after);
-    launch_states(a, split.state_rows, after);
+    if (pieces_followed(a) > 1) launch_states(a, split.state_rows, after);
+    if (a.rows != nullptr) return;
   }
   if (a.p.checkpoint_offsets.present()) {
     shape.block = dim3(serial_threads(1));

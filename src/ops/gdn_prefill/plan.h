@@ -228,6 +228,7 @@ inline double prepare_us(const PlanShape& s) {
 struct Walks {
   int parts = 0, blocks_a_cta = 1;
   double us = 0;
+  int cuts = 1;  // pieces of a part, see segments.cuh
 };
 
 // `ctas` of one or two blocks walk over chunks with outputs, the busiest multiprocessor over
@@ -286,6 +287,9 @@ inline Walks split_walks(const PlanShape& s) {
 // States between segments that there is memory for, N and M each.
 inline constexpr std::int64_t kMostSegmentStates = 288;
 
+// Of one head, that the kernel between segments takes.
+inline constexpr int kMostPieces = 63;
+
 // With alpha = 0.95, a head has forgotten after so many chunks.
 inline constexpr double kRemembered = 61;
 
@@ -334,6 +338,54 @@ inline Walks segment_walks(const PlanShape& s) {
     for (int blocks : {1, 2}) {
       const double us = segments_us(s, parts, blocks);
       if (best.parts == 0 || us < best.us) best = {parts, blocks, us};
+    }
+  }
+  return best;
+}
+
+// The same with outputs by the fused kernel, of every part as a sequence of its own (cuda_relay):
+// only T' is prepared, and only of chunks that a walk to the end of a part needs.
+inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
+  const auto tasks = static_cast<double>(s.tasks());
+  const double piece = std::ceil(s.chunks() / (parts * cuts)), longest = piece * cuts;
+  const double each = s.all_chunks() / s.row_count() / parts;
+  const double heavy = heavy_tasks(s, parts), light = tasks - heavy;
+  const double followed = (parts - 1) * cuts;
+  const double prepared = (heavy * each + light * std::min(each, kRemembered)) * (parts - 1);
+  const double prepare =
+      3.0 * (s.norm ? 1.08 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.843);
+  const double chain = std::max(piece, light > 0 ? std::min(longest, kRemembered) : 0.0);
+  const double walked = 2 * (prepared + heavy * each / cuts * (followed - 1));
+  const bool second = heavy * (2 * followed - 1) + light * (parts - 1) > s.multiprocessors;
+  const double transfer = 0.891 * limit_us(chain, 0.681 * walked / s.multiprocessors) +
+                          (second ? 0.239 * std::min(chain, kRemembered) : 0.0);
+  const int state = state_rows(s, parts);
+  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 0.8 : 0.987);
+  const double between = followed > 1 ? 8.0 + step * (followed - 1) : 0.0;
+  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.93 : 2.62) +
+                         6.0 * s.waves(tasks * parts);
+  return 37.0 + prepare + transfer + between + outputs;
+}
+
+// Shorter sequences are faster otherwise, and their calls too short to look at all of this.
+inline constexpr double kLeastRelayChunks = 128;
+
+inline Walks relay_walks(const PlanShape& s) {
+  Walks best;
+  if (s.chunks() < kLeastRelayChunks) return best;
+  for (int parts : {2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64}) {
+    for (int cuts : {1, 2, 3, 4}) {
+      const std::int64_t pieces = std::int64_t{parts} * cuts;
+      const std::int64_t followed = pieces - cuts;
+      if (static_cast<double>(pieces) > s.chunks() || followed > kMostPieces ||
+          s.tasks() * followed > kMostSegmentStates) {
+        break;
+      }
+      const double piece = std::ceil(s.chunks() / static_cast<double>(pieces));
+      if (std::ceil(s.chunks() / (piece * cuts)) < parts) continue;
+      const double us =
+          over_lengths(s, [&](const PlanShape& x) { return relay_at_us(x, parts, cuts); });
+      if (best.parts == 0 || us < best.us) best = {parts, 1, us, cuts};
     }
   }
   return best;

@@ -21,6 +21,8 @@ constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_prefill, cpu::prefi
 #ifdef HYLA_HAS_CUDA
     {"cuda_segments", Device::Kind::kCuda, gdn::prefill_segments_refuses,
      gdn::prefill_segments_bytes, gdn::launch_prefill_segments, gdn::prefill_segments_us},
+    {"cuda_relay", Device::Kind::kCuda, gdn::prefill_relay_refuses, gdn::prefill_relay_bytes,
+     gdn::launch_prefill_relay, gdn::prefill_relay_us},
     {"cuda_split", Device::Kind::kCuda, gdn::prefill_split_refuses, gdn::prefill_split_bytes,
      gdn::launch_prefill_split, gdn::prefill_split_us},
     {"cuda_fused", Device::Kind::kCuda, gdn::prefill_fused_refuses, nullptr,
