@@ -61,7 +61,7 @@ for share in '' 1 1/ /4 4/4 -1/4 0/0 1/2/3 0/99999999; do
   refuse -- '--share: .*I/N' check --share="$share"
 done
 if ! nvidia-smi -L >/dev/null 2>&1; then
-  refuse 'device: .*CUDA device for gdn_decode' check --suite gpu
+  refuse 'device: .*CUDA device for gdn_prefill' check --suite gpu
 fi
 for range in '' 5 5: :5 0:0 -1:5 1:2:3 a:b 0:9999999999999999999; do
   refuse -- '--shapes: .*FIRST:COUNT' bench --plans --shapes="$range"

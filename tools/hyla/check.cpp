@@ -64,7 +64,10 @@ void keep_worst(Comparison& worst, const Comparison& next) {
 class Checker {
  public:
   Checker(const CheckedProblem& problem, int seeds, bool trace)
-      : spec_(problem.spec), far_(problem.far), seeds_(seeds), trace_(trace) {}
+      : spec_(problem.spec),
+        far_(problem.far),
+        seeds_(std::min(seeds, problem.most_cases)),
+        trace_(trace) {}
 
   std::vector<Result> run() {
     const bool gpu = spec_.device == Device::Kind::kCuda;

@@ -64,6 +64,11 @@ class Checks {
     testing::check_problem(spec);
     all_.push_back({spec, far});
   }
+  // The reference takes seconds over it: as it is, and replayed.
+  void add_long(const char* problem) {
+    add(testing::parse_problem(problem));
+    all_.back().most_cases = 0;
+  }
   void add_far(const char* problem) { add(testing::parse_problem(problem), true); }
   std::vector<CheckedProblem> take() && { return std::move(all_); }
 
@@ -315,6 +320,7 @@ void add_far_pools(Checks& checks) {
 
 std::vector<CheckedProblem> gpu_checks() {
   Checks checks;
+  checks.add_long("gdn_prefill:lens=8192,hq=1,hv=1");  // cuda_relay takes no shorter ones
   add_far_pools(checks);
   add_prefill(checks);
   add_attention(checks);

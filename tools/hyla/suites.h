@@ -21,7 +21,8 @@ const std::vector<Suite>& suites();
 // A problem to check rather than to measure.
 struct CheckedProblem {
   testing::ProblemSpec spec;
-  bool far = false;  // on a GPU also with pools of more than 2^31 elements
+  bool far = false;       // on a GPU also with pools of more than 2^31 elements
+  int most_cases = 1000;  // hostile variants
 };
 
 // As choose_problems, but `gpu` stands for problems that are made for checking (gpu_checks.h).
