@@ -71,6 +71,11 @@ TEST_F(GpuBlock, ManyHeads) {
   }
 }
 
+// As many states as it takes for CTAs that own whole lines.
+TEST_F(GpuBlock, WholeLines) {
+  check("gdn_mtp:b=256,t=2,hq=4,hv=8,state=bf16,layout=kv,mode=accepted", CaseOptions::plain());
+}
+
 TEST_F(GpuBlock, FusedNorm) {
   CaseOptions options;
   options.extras = options.shuffled = options.padding = true;

@@ -9,10 +9,11 @@
 namespace hyla::gdn {
 
 inline constexpr int kMtpBlockWarps = 4;  // of a CTA: they share its keys and coefficients
+inline constexpr int kMtpWideWarps = 8;   // bfloat16 states [.., K, V] in lines of 256 bytes
 inline constexpr int kMtpBlockWarpRows = 16;
 inline constexpr int kMtpBlockTokens = 8;  // of a block
 
-template <class State_, class Io_, Options O_, StateLayout Layout_>
+template <class State_, class Io_, Options O_, StateLayout Layout_, int Warps_ = kMtpBlockWarps>
 struct MtpBlockPolicy {
   using State = State_;
   using Io = Io_;
@@ -21,7 +22,7 @@ struct MtpBlockPolicy {
   static constexpr int kTokens = kMtpBlockTokens;
   static constexpr int kK = 128;
   static constexpr int kSteps = kK / 32;  // of 32 columns; lane 4 g + t holds 8 of them
-  static constexpr int kWarps = kMtpBlockWarps;
+  static constexpr int kWarps = Warps_;
   static constexpr int kWarpRows = kMtpBlockWarpRows;  // a pair a lane, the same of four lanes
   static constexpr int kRows = kWarps * kWarpRows;
   // The tensor cores take a state in the dtype of q and k as it is.
@@ -37,8 +38,9 @@ struct MtpBlockPolicy {
   static constexpr int kRowStep = kMatrices ? 8 : 1;
   // Measured: bfloat16 KV gains 0.5 us by it (B = 32), float32 VK loses 0.1 (B = 8).
   static constexpr bool kGatesFirst = kLayout == StateLayout::kKV;
-  // Measured: bfloat16 VK gains 0.5 us at B = 8 by roles in code of their own, the others lose up to
-  // 0.8 us at B = 32. It also gains 0.2 us by keeping its state in registers, as it lies in memory.
+  // Measured: bfloat16 VK gains 0.5 us at B = 8 by roles in code of their own, the others lose up
+  // to 0.8 us at B = 32. It also gains 0.2 us by keeping its state in registers, as it lies in
+  // memory.
   static constexpr bool kRolesApart =
       kOptions == Options::kUsual && kSame && kLayout == StateLayout::kVK;
   static constexpr bool kKeepsPacked = kRolesApart;

@@ -88,8 +88,18 @@ MtpBlockArguments arguments(const MtpProblem& p) {
   return a;
 }
 
-MtpBlockKernel kernel(const MtpProblem& p, Options options) {
-  const BlockChoice choice{p.q.dtype, options, p.layout};
+// Measured, T = 8: whole lines gain 3 % at 128 MiB of states and nothing at 32, and a batch that is
+// one wave of CTAs loses by large ones.
+bool is_wide(const MtpProblem& p, Options options) {
+  constexpr std::int64_t kManyBytes = std::int64_t{64} << 20;
+  const DType state = p.initial.dtype;
+  return options == Options::kUsual && takes_wide(state, p.q.dtype, p.layout) &&
+         p.V % (kMtpWideWarps * kMtpBlockWarpRows) == 0 &&
+         p.sequences.rows * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(state)) >=
+             kManyBytes;
+}
+
+MtpBlockKernel kernel(const MtpProblem& p, const BlockChoice& choice) {
   const DType state = p.initial.dtype;
   if (state == DType::kFloat32) return select_block_f32(choice);
   return state == DType::kBFloat16 ? select_block_bf16(choice) : select_block_f16(choice);
@@ -123,12 +133,14 @@ const char* mtp_block_refuses(const MtpProblem& p, const Context& context) {
 void launch_mtp_block(const MtpProblem& p, const Context& context) {
   if (p.sequences.rows == 0) return;
   const Options options = is_usual(p) ? Options::kUsual : Options::kAny;
+  const BlockChoice choice{p.q.dtype, options, p.layout, is_wide(p, options)};
+  const int warps = choice.wide ? kMtpWideWarps : kMtpBlockWarps, rows = warps * kMtpBlockWarpRows;
   device::LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>((p.V + kRows - 1) / kRows),
-                    static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.rows));
-  shape.block = dim3(static_cast<unsigned>(32 * kMtpBlockWarps));
+  shape.grid = dim3(static_cast<unsigned>((p.V + rows - 1) / rows), static_cast<unsigned>(p.heads),
+                    static_cast<unsigned>(p.sequences.rows));
+  shape.block = dim3(static_cast<unsigned>(32 * warps));
   if (p.norm.present()) shape.cluster = shape.grid.x;
-  device::launch(kernel(p, options), shape, arguments(p), context);
+  device::launch(kernel(p, choice), shape, arguments(p), context);
 }
 
 }  // namespace hyla::gdn

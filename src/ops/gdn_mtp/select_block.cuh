@@ -13,18 +13,27 @@ struct BlockChoice {
   DType io;
   Options options;
   StateLayout layout;
+  bool wide;  // kMtpWideWarps: takes_wide()
 };
 
+// States whose CTA may have kMtpWideWarps, in rows of one block.
+constexpr bool takes_wide(DType state, DType io, StateLayout layout) {
+  return layout == StateLayout::kKV && state == io && state == DType::kBFloat16;
+}
+
 template <class State, class Io, StateLayout L>
-MtpBlockKernel select_block(Options options) {
-  if (options == Options::kUsual) return mtp_block<MtpBlockPolicy<State, Io, Options::kUsual, L>>;
-  return mtp_blocks<MtpBlockPolicy<State, Io, Options::kAny, L>>;
+MtpBlockKernel select_block(const BlockChoice& c) {
+  if (c.options == Options::kAny) return mtp_blocks<MtpBlockPolicy<State, Io, Options::kAny, L>>;
+  if constexpr (takes_wide(device::kDTypeOf<State>, device::kDTypeOf<Io>, L)) {
+    if (c.wide) return mtp_block<MtpBlockPolicy<State, Io, Options::kUsual, L, kMtpWideWarps>>;
+  }
+  return mtp_block<MtpBlockPolicy<State, Io, Options::kUsual, L>>;
 }
 
 template <class State, class Io>
 MtpBlockKernel select_block(const BlockChoice& c) {
-  if (c.layout == StateLayout::kVK) return select_block<State, Io, StateLayout::kVK>(c.options);
-  return select_block<State, Io, StateLayout::kKV>(c.options);
+  if (c.layout == StateLayout::kVK) return select_block<State, Io, StateLayout::kVK>(c);
+  return select_block<State, Io, StateLayout::kKV>(c);
 }
 
 template <class State>
