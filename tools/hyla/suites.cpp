@@ -186,7 +186,6 @@ const std::vector<const char*> kGpu = {
     "gdn_mtp:b=32,t=4,state=bf16,device=cuda",
     "gdn_mtp:b=32,t=8,state=bf16,device=cuda",
     "gdn_mtp:b=128,t=2,state=bf16,device=cuda",
-    "gdn_mtp:b=128,t=4,state=bf16,device=cuda",
     "gdn_mtp:b=128,t=8,state=bf16,device=cuda",
     "gdn_mtp:b=8,t=2,layout=kv,state=bf16,device=cuda",
     "gdn_mtp:b=8,t=8,layout=kv,state=bf16,device=cuda",
