@@ -210,5 +210,29 @@ TEST_F(GpuPrefillInvariance, AListedCheckpointIsTheFinalStateOfAPrefix) {
   }
 }
 
+// The same where some value rows outgrow fp16 on the way: the others keep the bits of chunks.
+TEST_F(GpuPrefillInvariance, StatesThatOutgrowTheirOperands) {
+  for (const std::string options : {"hq=1,hv=2", "hq=1,hv=1,k=64,v=64", "hq=1,hv=1,k=256,v=64"}) {
+    Call batch = batch_of("250+70+64+200+0", options + ",io=f16,gate=linear");
+    gdn::PrefillParams& p = params(batch);
+    const std::int64_t heads = p.v.shape[1], dim = p.v.shape[2];
+    // 60000 and -60000 in turns for one key: the difference is beyond fp16 from token 90 on.
+    for_each_element(p.v, [&](std::int64_t i, std::int64_t offset) {
+      const std::int64_t token = i / (heads * dim), column = i % dim;
+      if (column % 16 != 3 || token < 90) return;
+      store_element(p.v, offset, token % 2 == 0 ? 60000 : -60000);
+    });
+    for_each_element(p.k, [&](std::int64_t i, std::int64_t offset) {
+      if (i / (p.k.shape[1] * p.k.shape[2]) < 90) return;
+      store_element(p.k, offset, i % p.k.shape[2] == 5 ? 1.0 : 0.0);
+    });
+    for (const TensorView& view : {p.gate.value, p.beta.value}) {
+      for_each_element(
+          view, [&](std::int64_t, std::int64_t offset) { store_element(view, offset, 1.0); });
+    }
+    check_lists(options, batch);
+  }
+}
+
 }  // namespace
 }  // namespace hyla::testing

@@ -221,5 +221,71 @@ TEST_F(GpuPrefillNumerics, GrowthBeyondHalf) {
   check_call("|k| = 16, 20 tokens", mild);
 }
 
+double largest(const TensorView& view) {
+  double most = 0;
+  for_each_element(view, [&](std::int64_t, std::int64_t offset) {
+    most = std::max(most, std::abs(load_element(view, offset)));
+  });
+  return most;
+}
+
+// Inputs of fp16 whose recurrence leaves the range of fp16, in which the kernels keep operands:
+// |k| up to 16, beta up to 2, wiped every so many tokens. Queries are small, so that most outputs
+// stay in range.
+Call outgrows(const std::string& problem, int wiped_every, double length) {
+  Call call = random_call(parse_problem("gdn_prefill:" + problem + ",io=f16,gate=linear"));
+  gdn::PrefillParams& p = params(call);
+  const std::int64_t heads = p.beta.value.shape[1];
+  fill(p.k, [&](std::int64_t, double x) { return length * x; });
+  fill(p.q, [](std::int64_t, double x) { return x / 1024; });
+  fill(p.beta.value, [](std::int64_t, double x) { return 2 * x; });
+  fill(p.gate.value,
+       [&](std::int64_t i, double x) { return i / heads % wiped_every == 0 ? 0.0 : x; });
+  return call;
+}
+
+TEST_F(GpuPrefillNumerics, HalfInputsThatOutgrowHalf) {
+  struct Case {
+    std::string problem;
+    int wiped_every;
+    double length;
+  };
+  int outgrown = 0;
+  // Some sequence ends before a wipe.
+  for (const Case& c :
+       std::vector<Case>{{"lens=9x70,hq=1,hv=1,k=256,v=128,seed=10", 6, 16},
+                         {"lens=16x40+5x9,hq=1,hv=6,seed=6", 6, 16},
+                         {"lens=5+6+4,hq=1,hv=2,seed=1", 6, 16},
+                         {"lens=59+64+70+191,hq=1,hv=2,seed=2", 6, 16},
+                         {"lens=102+66,hq=1,hv=2,k=64,v=64,checkpoint=64,seed=7", 6, 16},
+                         {"lens=102+66,hq=1,hv=2,k=72,v=40,layout=kv,seed=8", 6, 16},
+                         {"lens=102+66,hq=1,hv=2,k=256,v=128,checkpoint=64,seed=9", 6, 16},
+                         {"lens=264,hq=2,hk=1,hv=1,checkpoint=64,seed=5", 8, 10},
+                         {"lens=702,hq=1,hv=1,state=bf16,layout=kv,seed=3", 6, 16},
+                         {"lens=70x34,hq=1,hv=4,checkpoint=64,seed=4", 6, 16}}) {
+    const Call call = outgrows(c.problem, c.wiped_every, c.length);
+    check_call(c.problem, call);
+    const DeviceCall gpu(call);
+    gpu.launch("");
+    Call result = gpu.result();
+    outgrown += largest(params(result).state) > 65504 ? 1 : 0;
+  }
+  EXPECT_GE(outgrown, 7);  // or the inputs show nothing
+}
+
+// Segments of a long sequence that is spoilt in the end, or at first only.
+TEST_F(GpuPrefillNumerics, SegmentsThatOutgrowHalf) {
+  const auto part = [](std::int64_t from, std::int64_t to) {
+    Call call = outgrows("lens=4000,hq=1,hv=1,seed=11", 6, 16);
+    fill(params(call).k, [&](std::int64_t i, double x) {
+      const std::int64_t token = i / kDim;
+      return token >= from && token < to ? x : x / 16;
+    });
+    return call;
+  };
+  check_call("spoilt in the end", part(1500, 4000));
+  check_call("right in the end", part(0, 3000));
+}
+
 }  // namespace
 }  // namespace hyla::testing

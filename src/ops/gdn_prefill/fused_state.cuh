@@ -182,6 +182,7 @@ class FusedState {
     for (;;) {
       const int stop = checkpoint_tokens(a.p, task().row, kept, task().length);
       if (stop == (c == chunks ? task().length : c * kChunk)) {
+        if constexpr (kMaySpoil<Io>) spoil_rows(chain.S);
         store_checkpoint(a.p, task().row, kept++, place(task()), chain.S);
         continue;
       }
@@ -204,6 +205,7 @@ class FusedState {
         first = false;
       }
       if (inside) {
+        if constexpr (kMaySpoil<Io>) spoil_rows(chain.S);
         store_checkpoint(a.p, task().row, kept++, place(task()), chain.S);
 #pragma unroll
         for (int i = 0; i < 64; ++i) chain.S[i] = before[i];
@@ -218,6 +220,16 @@ class FusedState {
   // The final state leaves and, where that is simple, the next task's comes into its registers
   // meanwhile. Has it?
   __device__ __forceinline__ bool change_states(int n) {
+    if constexpr (kMaySpoil<Io>) {
+      const SpoiltRows spoilt = spoil_rows(chain.S);
+      if (chain.any(spoilt.any() && task().length > 0)) [[unlikely]] {
+        chain.mark(spoilt, task().length, {a.maps.out, a.p.out, task().head, task().begin});
+        if (task().to >= 0) {
+          store_state<true>(a.p, a.p.final, task().to, place(task()), chain.S, spoilt);
+        }
+        return false;
+      }
+    }
     if (!a.final_tiles) {
       if (task().to >= 0) store_state(a.p, a.p.final, task().to, place(task()), chain.S);
       return false;

@@ -44,13 +44,23 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
       until_checkpoint = every;
       const int tokens = (c + 1) * kChunk;
       if (tokens <= task.length) {
+        if constexpr (kMaySpoil<Io>) spoil_rows(chain.S);
         store_checkpoint<true>(a.p, task.row, (c + 1) / every - 1, place, chain.S);
       }
     }
   }
   if (to > from) chain.store_last_out(n - 1, to - 1, task.rows(to - 1), target);
   // Who has the last chunk, or stands for a sequence without any.
-  if (to == chunks && (to > from || part == 0)) {
+  const bool ends = to == chunks && (to > from || part == 0);
+  if constexpr (kMaySpoil<Io>) {
+    const SpoiltRows spoilt = spoil_rows(chain.S);
+    if (to > from && chain.any(spoilt.any())) [[unlikely]] {
+      chain.mark(spoilt, min(task.length, to * kChunk), target);
+      if (ends) store_final<true>(a.p, task.row, place, chain.S, spoilt);
+      return;
+    }
+  }
+  if (ends) {
     const std::int64_t slot = a.final_tiles ? a.p.slots.write_slot(task.row) : core::kNullSlot;
     if (a.final_tiles && a.p.K == 128 && a.p.V % 64 == 0) {
       if (slot != core::kNullSlot) {

@@ -57,6 +57,7 @@ __device__ __forceinline__ void walk_listed(ListedShared<Io>& s, const FusedArgu
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
   const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
   const auto keep = [&](int index) {
+    if constexpr (kMaySpoil<Io>) spoil_rows(chain.S);
     store_checkpoint<true>(a.p, task.row, index, place, chain.S);
   };
   load_initial<true>(a.p, task.row, place, chain.S);
@@ -91,7 +92,12 @@ __device__ __forceinline__ void walk_listed(ListedShared<Io>& s, const FusedArgu
   }
   const int last = task.chunks() - 1;
   if (last >= 0) chain.store_last_out(n - 1, last, task.rows(last), target);
-  store_final<true>(a.p, task.row, place, chain.S);
+  SpoiltRows spoilt;
+  if constexpr (kMaySpoil<Io>) {
+    if (last >= 0) spoilt = spoil_rows(chain.S);
+    if (chain.any(spoilt.any())) chain.mark(spoilt, task.length, target);
+  }
+  store_final<true>(a.p, task.row, place, chain.S, spoilt);
   chain.finish();
 }
 

@@ -30,25 +30,33 @@ template <class Io>
 __device__ __forceinline__ void walk_pair(PairShared<Io>& s, const FusedArguments& a,
                                           const SerialTask& task, int block) {
   PairChain<Io> chain(s, task.block, block);
-  const FragmentPlace place{task.head, chain.value_row(), chain.column()};
-  const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
-  load_initial(a.p, task.row, place, chain.S);
+  const auto place = [&] { return FragmentPlace{task.head, chain.value_row(), chain.column()}; };
+  const auto target = [&] {
+    return OutTarget{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
+  };
+  load_initial(a.p, task.row, place(), chain.S);
   const int every = chunks_to_checkpoint(a.p), chunks = task.chunks();
   int until_checkpoint = every;
 #pragma unroll 1
   for (int n = 0; n < chunks; ++n) {
     clear_tail(s, chain, n, task.rows(n), block);
-    chain.chunk(n, target);
+    chain.chunk(n, target());
     if (--until_checkpoint == 0) {
       until_checkpoint = every;
       const int tokens = (n + 1) * kChunk;
       if (tokens <= task.length) {
-        store_checkpoint(a.p, task.row, (n + 1) / every - 1, place, chain.S);
+        if constexpr (kMaySpoil<Io>) spoil_rows(chain.S[0], chain.S[1]);
+        store_checkpoint(a.p, task.row, (n + 1) / every - 1, place(), chain.S);
       }
     }
   }
-  if (chunks > 0) chain.store_last_out(chunks - 1, chunks - 1, task.rows(chunks - 1), target);
-  store_final(a.p, task.row, place, chain.S);
+  if (chunks > 0) chain.store_last_out(chunks - 1, chunks - 1, task.rows(chunks - 1), target());
+  SpoiltRows spoilt;
+  if constexpr (kMaySpoil<Io>) {
+    if (chunks > 0) spoilt = spoil_rows(chain.S[0], chain.S[1]);
+    if (chain.any(spoilt.any())) chain.mark(spoilt, task.length, target());
+  }
+  store_final(a.p, task.row, place(), chain.S, spoilt);
   chain.finish();
 }
 
@@ -61,11 +69,17 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   if (threadIdx.x == 0) init_barriers(s);
   __syncthreads();
   arch::wait_for_previous_grid();
-  SerialTask task;
+  SerialTask found;
   if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
-                        2 * static_cast<int>(blockIdx.y), task)) {
+                        2 * static_cast<int>(blockIdx.y), found)) {
     return;
   }
+  __shared__ SerialTask shared_task;  // where registers are scarce
+  if constexpr (kMaySpoil<Io>) {
+    if (threadIdx.x == 0) shared_task = found;
+    __syncthreads();
+  }
+  const SerialTask& task = kMaySpoil<Io> ? shared_task : found;
   const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
   if (group > 0) {
     arch::take_registers<240>();

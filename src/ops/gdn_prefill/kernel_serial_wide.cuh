@@ -12,6 +12,26 @@ namespace hyla::gdn {
 
 inline constexpr int kWideThreads = 3 * 128;
 
+// All outputs of the task are in memory: a barrier of whoever makes them and whoever has the state.
+// Only where rows may be spoilt.
+__device__ __forceinline__ void meet_outputs() { arch::sync_threads(3, 2 * 128); }
+
+// The end of a walk: the final state, but for rows that are spoilt, which are marked. `ends`: is
+// it the end of the sequence? `end`: tokens up to there; 0: none were walked over.
+template <class Io>
+__device__ __forceinline__ void end_walk(const FusedArguments& a, const SerialTask& task,
+                                         const FragmentPlace& place, float (&S)[2][64], bool ends,
+                                         int end) {
+  SpoiltRows spoilt;
+  if constexpr (kMaySpoil<Io>) {
+    if (end > 0) spoilt = spoil_rows(S[0], S[1]);
+    meet_outputs();
+    const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
+    mark_last(spoilt, end, place.v, static_cast<int>(threadIdx.x) & 31, target);
+  }
+  if (ends) store_final(a.p, task.row, place, S, spoilt);
+}
+
 // Where the sequence ends inside the chunk, the rows past it are made zeros first.
 template <class Io>
 __device__ __forceinline__ void clear_tail(WideShared<Io>& s, const WideChain<Io>& chain, int n,
@@ -47,14 +67,14 @@ __device__ __forceinline__ void walk_states(WideShared<Io>& s, const FusedArgume
       until_checkpoint = every;
       const int tokens = (n + 1) * kChunk;
       if (tokens <= task.length) {
+        if constexpr (kMaySpoil<Io>) spoil_rows(chain.S[0], chain.S[1]);
         store_checkpoint(a.p, task.row, (n + 1) / every - 1, place, chain.S);
       }
     }
   }
   // Who has the last chunk, or stands for a sequence without any.
-  if (to == task.chunks() && (to > from || part == 0)) {
-    store_final(a.p, task.row, place, chain.S);
-  }
+  end_walk<Io>(a, task, place, chain.S, to == task.chunks() && (to > from || part == 0),
+               to > from ? min(task.length, to * kChunk) : 0);
 }
 
 template <class Io>
@@ -65,6 +85,7 @@ __device__ __forceinline__ void make_outputs(WideShared<Io>& s, const FusedArgum
 #pragma unroll 1
   for (int n = from; n < to; ++n) outputs.chunk(n, n - from, n, task.rows(n), target);
   outputs.finish();
+  if constexpr (kMaySpoil<Io>) meet_outputs();
 }
 
 // grid (heads of sequences, blocks of value rows, parts)

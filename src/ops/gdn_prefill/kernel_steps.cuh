@@ -131,9 +131,7 @@ __global__ void __launch_bounds__(kStepThreads, Usual ? kStepCtas : kStepCtas - 
     }
     if (owns) ask_values(a.v.at(token, a.by_v(head)) + 2 * value, a.v.token, left, values, lane);
   }
-  if (task.write != core::kNullSlot && owns) {
-    store_step_state<Usual>(a.final, a.wide_final, task.write, head, value, lane, S);
-  }
+  if (owns) end_state<Io, Usual>(a, task.begin, task.length, task.write, head, value, lane, S);
 }
 
 }  // namespace hyla::gdn

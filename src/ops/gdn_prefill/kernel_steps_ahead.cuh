@@ -134,9 +134,7 @@ __global__ void __launch_bounds__((Walkers + kAheadMakers) * 32, 1)
   if (!owns) return;
 #pragma unroll 1
   for (int step = 0; kStep * step < task.length; ++step) walk.take(step, S);
-  if (task.write != core::kNullSlot) {
-    store_step_state<Usual>(a.final, a.wide_final, task.write, head, value, lane, S);
-  }
+  end_state<Io, Usual>(a, task.begin, task.length, task.write, head, value, lane, S);
 }
 
 }  // namespace hyla::gdn

@@ -123,8 +123,7 @@ class StreamWalk {
         take(left, out, S);
         out += kStep * a.out.token;
       }
-      if (task.write == core::kNullSlot) continue;
-      store_step_state<true>(a.final, true, task.write, task.head, value(task), lane, S);
+      end_state<Io, true>(a, task.begin, task.length, task.write, task.head, value(task), lane, S);
     }
   }
 

@@ -131,7 +131,9 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
                         static_cast<int>(blockIdx.y), task)) {
     return;
   }
-  if (begins && a.p.starts_from_pool(task.row)) copy_initial(a, task);
+  // Where value rows may be spoilt, kernel_again.cuh starts from it too.
+  const bool copies = begins || (kMaySpoil<Io> && item.piece == 0 && !item.matrix);
+  if (copies && a.p.starts_from_pool(task.row)) copy_initial(a, task);
   const int part = item.piece / a.cuts;
   const int begin = first_chunk(a, task.chunks(), part);
   const int end = first_chunk(a, task.chunks(), part + 1);

@@ -46,7 +46,10 @@ __device__ __forceinline__ void walk_listed(WideShared<Io>& s, const FusedArgume
   static_assert(sizeof(PartScratch) <= sizeof(s.state));
   WideChain<Io> chain(s, task.block, kBarrier);
   const auto at = [&] { return FragmentPlace{task.head, chain.value_row(), chain.column()}; };
-  const auto keep = [&](int index) { store_checkpoint(a.p, task.row, index, at(), chain.S); };
+  const auto keep = [&](int index) {
+    if constexpr (kMaySpoil<Io>) spoil_rows(chain.S[0], chain.S[1]);
+    store_checkpoint(a.p, task.row, index, at(), chain.S);
+  };
   load_initial(a.p, task.row, at(), chain.S);
   chain.begin();
   Steps<volatile int> steps(a.p, task.row, task.length);
@@ -78,7 +81,7 @@ __device__ __forceinline__ void walk_listed(WideShared<Io>& s, const FusedArgume
     keep(steps.kept - 1);
     put_back();
   }
-  store_final(a.p, task.row, at(), chain.S);
+  end_walk<Io>(a, task, at(), chain.S, true, task.length);
 }
 
 template <class Io>
@@ -93,6 +96,7 @@ __device__ __forceinline__ void make_listed_outputs(WideShared<Io>& s, const Fus
     if (steps.part == 0) outputs.chunk(n, c, c, task.rows(c), target);
   }
   outputs.finish();
+  if constexpr (kMaySpoil<Io>) meet_outputs();
 }
 
 // grid (heads of sequences, blocks of value rows)

@@ -1,3 +1,4 @@
+#include "ops/gdn_prefill/launch_again.h"
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/long_rows.cuh"
@@ -45,6 +46,7 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   }
   const int ctas = std::min(a.tasks, multiprocessors);
   (bf16 ? launch_fused_bf16 : launch_fused_f16)(a, static_cast<unsigned>(ctas), after);
+  launch_again(a, context);
 }
 
 }  // namespace hyla::gdn

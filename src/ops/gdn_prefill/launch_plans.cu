@@ -1,4 +1,5 @@
 #include "ops/gdn_prefill/kernel_slots.cuh"
+#include "ops/gdn_prefill/launch_again.h"
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/plan_shape.h"
@@ -72,6 +73,7 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   const auto launch = is_wide(p.K) ? (bf16 ? launch_wide_bf16 : launch_wide_f16)
                                    : (bf16 ? launch_split_bf16 : launch_split_f16);
   launch(a, shape, context);
+  if (a.rows == nullptr) launch_again(a, context);
 }
 
 const char* segments_refuse_all(const PrefillProblem& p, const Context& context) {
@@ -172,6 +174,7 @@ void launch_prefill_relay_as(const PrefillProblem& p, const Workspace& workspace
   after.programmatic_launch = true;
   const auto launch = p.q.dtype == DType::kBFloat16 ? launch_fused_bf16 : launch_fused_f16;
   launch(outputs, static_cast<unsigned>(ctas), after);
+  launch_again(a, context);
 }
 
 double prefill_fused_us(const PrefillProblem& p, const Context& context) {

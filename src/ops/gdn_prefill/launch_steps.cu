@@ -4,6 +4,7 @@
 #include "device/launch.h"
 #include "ops/gdn_prefill/kernel_steps_ahead.cuh"
 #include "ops/gdn_prefill/kernel_steps_stream.cuh"
+#include "ops/gdn_prefill/launch_again.h"
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/plan_shape.h"
 
@@ -194,6 +195,10 @@ void launch_prefill_steps(const PrefillProblem& p, const Workspace&, const Conte
     launch_form<__nv_bfloat16>(p, form, context);
   } else {
     launch_form<__half>(p, form, context);
+    FusedArguments a;
+    a.p = p;
+    set_constants(a);
+    launch_again(a, context);
   }
 }
 

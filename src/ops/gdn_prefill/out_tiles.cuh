@@ -7,6 +7,7 @@
 #include "arch/registers.cuh"
 #include "arch/tma.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
+#include "ops/gdn_prefill/spoilt_rows.cuh"
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
@@ -25,6 +26,14 @@ __device__ __forceinline__ std::uint32_t token_block(int thread) {
   const int lane = thread & 31;
   return arch::swizzled(static_cast<std::uint32_t>((lane & 7) + (lane >> 4) * 8),
                         static_cast<std::uint32_t>((thread >> 5) * 2 + (lane >> 3 & 1)));
+}
+
+// By every lane, when these outputs are in memory.
+__device__ __forceinline__ void mark_last(const SpoiltRows& spoilt, int end, int value_row,
+                                          int lane, const OutTarget& target) {
+  const std::int64_t at = target.view.offset(0, target.token + end - 1, target.head, value_row);
+  mark_rows(static_cast<std::uint16_t*>(target.view.data) + at, spoilt, lane,
+            value_row < target.values, value_row + 8 < target.values);
 }
 
 template <class Io>
@@ -68,6 +77,19 @@ class OutTiles {
           *reinterpret_cast<const uint4*>(tile + arch::swizzled(static_cast<std::uint32_t>(row),
                                                                 static_cast<std::uint32_t>(part)));
     }
+  }
+
+  // Whether a thread of the warpgroup says so.
+  __device__ __forceinline__ bool any(bool mine) const {
+    return arch::sync_any(barrier, kThreads, mine);
+  }
+
+  // Behind the outputs of the walk, which ends with the task's `end`-th token.
+  __device__ __forceinline__ void mark(const SpoiltRows& spoilt, int end,
+                                       const OutTarget& target) const {
+    finish();
+    sync();
+    mark_last(spoilt, end, value_row(), thread() & 31, target);
   }
 
   // Nothing that was stored from the tiles is still to be read.

@@ -4,6 +4,7 @@
 #include "arch/registers.cuh"
 #include "arch/tma.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
+#include "ops/gdn_prefill/spoilt_rows.cuh"
 #include "ops/gdn_prefill/state_fragment.cuh"
 #include "problem/gdn_prefill.h"
 
@@ -18,14 +19,17 @@ __device__ __forceinline__ PartOfFragment part_of(const PrefillProblem& p,
   return {at.v, at.k, static_cast<int>(p.V), static_cast<int>(p.K)};
 }
 
-// AnyDims: K may be no multiple of 128 and V none of 64.
+// AnyDims: K may be no multiple of 128 and V none of 64, and value rows may be left out.
 template <bool AnyDims = false>
 __device__ __forceinline__ void store_state(const PrefillProblem& p, const PoolView& pool,
                                             std::int64_t slot, const FragmentPlace& at,
-                                            const float (&S)[64]) {
+                                            const float (&S)[64], const SpoiltRows& without = {}) {
   const std::int64_t offset = fragment_offset(pool, slot, at.head, at.v, at.k);
   if constexpr (AnyDims) {
-    store_fragment(pool, offset, S, part_of(p, at));
+    PartOfFragment part = part_of(p, at);
+    part.first = part.first && !without.first;
+    part.second = part.second && !without.second;
+    store_fragment(pool, offset, S, part);
   } else {
     store_fragment(pool, offset, S);
   }
@@ -82,10 +86,11 @@ __device__ __forceinline__ void prefetch_initial(const PrefillProblem& p, std::i
 
 template <bool AnyDims = false>
 __device__ __forceinline__ void store_final(const PrefillProblem& p, int row,
-                                            const FragmentPlace& at, const float (&S)[64]) {
+                                            const FragmentPlace& at, const float (&S)[64],
+                                            const SpoiltRows& without = {}) {
   if (!p.final.present()) return;
   const std::int64_t slot = p.slots.write_slot(row);
-  if (slot != core::kNullSlot) store_state<AnyDims>(p, p.final, slot, at, S);
+  if (slot != core::kNullSlot) store_state<AnyDims>(p, p.final, slot, at, S, without);
 }
 
 // The index-th checkpoint of a row.
@@ -112,9 +117,10 @@ __device__ __forceinline__ void load_initial(const PrefillProblem& p, int row,
   load_initial<true>(p, row, second_half(at), S[1]);
 }
 __device__ __forceinline__ void store_final(const PrefillProblem& p, int row,
-                                            const FragmentPlace& at, const float (&S)[2][64]) {
-  store_final<true>(p, row, at, S[0]);
-  store_final<true>(p, row, second_half(at), S[1]);
+                                            const FragmentPlace& at, const float (&S)[2][64],
+                                            const SpoiltRows& without = {}) {
+  store_final<true>(p, row, at, S[0], without);
+  store_final<true>(p, row, second_half(at), S[1], without);
 }
 __device__ __forceinline__ void store_checkpoint(const PrefillProblem& p, int row, int index,
                                                  const FragmentPlace& at, const float (&S)[2][64]) {

@@ -8,6 +8,7 @@
 #include "arch/mma.cuh"
 #include "device/dtype.cuh"
 #include "ops/gdn_prefill/pairs.cuh"
+#include "ops/gdn_prefill/spoilt_rows.cuh"
 #include "ops/gdn_prefill/step_chunk.cuh"
 
 namespace hyla::gdn {
@@ -114,15 +115,35 @@ __device__ __forceinline__ void begin_state(const PoolView& pool, bool from_pool
 
 template <bool Usual>
 __device__ __forceinline__ void store_step_state(const PoolView& pool, bool wide, std::int64_t slot,
-                                                 int head, int v, int lane, const StepState& S) {
+                                                 int head, int v, int lane, const StepState& S,
+                                                 const SpoiltRows& without = {}) {
   const std::int64_t offset = step_state_offset(pool, slot, head, v, lane);
   step::with_type<Usual>(pool, wide, [&]<class T, bool Wide>() {
     step::each_four<T, Wide>(pool, offset, [&](T* to, int m, int row) {
+      if (row == 0 ? without.first : without.second) return;
       const float x[4] = {S[2 * m][row], S[2 * m][row + 1], S[2 * m + 1][row],
                           S[2 * m + 1][row + 1]};
       step::put_four<T, Wide>(to, pool.k_stride, x);
     });
   });
+}
+
+// The end of a walk over the `length` tokens from `begin` on: the state to its slot, if it has one,
+// but for rows that are spoilt, which are marked.
+template <class Io, bool Usual>
+__device__ __forceinline__ void end_state(const StepArguments& a, int begin, int length,
+                                          std::int64_t slot, int head, int v, int lane,
+                                          StepState& S) {
+  SpoiltRows spoilt;
+  if constexpr (kMaySpoil<Io>) {
+    if (length > 0) {
+      spoilt = spoil_rows(reinterpret_cast<float(&)[64]>(S));
+      __syncwarp();  // the outputs are there
+      mark_rows(a.out.at(begin + length - 1, head) + 2 * (v + (lane >> 2)), spoilt, lane);
+    }
+  }
+  if (slot == core::kNullSlot) return;
+  store_step_state<Usual>(a.final, a.wide_final, slot, head, v, lane, S, spoilt);
 }
 
 // 16 tokens of the warp's value rows: v in front, o behind. Rows of 48 bytes, so that eight of them
@@ -220,6 +241,10 @@ __device__ __forceinline__ void take_step(const StepChunk<Io>& c, std::uint32_t 
     left[2 * i + 1] = pack<Io>(u[i][2] * r.x, u[i][3] * r.y);
     plain[2 * i] = pack<Io>(u[i][0], u[i][1]);
     plain[2 * i + 1] = pack<Io>(u[i][2], u[i][3]);
+    if constexpr (kMaySpoil<Io>) {
+      spoil_pair(left[2 * i], plain[2 * i]);
+      spoil_pair(left[2 * i + 1], plain[2 * i + 1]);
+    }
   }
 #pragma unroll
   for (int m = 0; m < 8; ++m) {

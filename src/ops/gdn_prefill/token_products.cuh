@@ -7,6 +7,7 @@
 #include "arch/wgmma_any.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
 #include "ops/gdn_prefill/pairs.cuh"
+#include "ops/gdn_prefill/spoilt_rows.cuh"
 
 namespace hyla::gdn {
 
@@ -32,7 +33,8 @@ __device__ __forceinline__ void pack_tokens(std::uint32_t (&to)[16], const float
 }
 
 // The same of U with the decay to the end of a chunk that is not mild: it goes into the update
-// only.
+// only. U without it goes into the outputs, and where that is infinite the state shall know
+// (spoilt_rows.cuh).
 template <class Io>
 __device__ __forceinline__ void pack_decayed(std::uint32_t (&to)[16], const float (&u)[32],
                                              const Factors& factors, int column) {
@@ -41,6 +43,10 @@ __device__ __forceinline__ void pack_decayed(std::uint32_t (&to)[16], const floa
     const float2 r = *reinterpret_cast<const float2*>(&factors.exit[8 * j + column]);
     to[2 * j] = pack<Io>(u[4 * j] * r.x, u[4 * j + 1] * r.y);
     to[2 * j + 1] = pack<Io>(u[4 * j + 2] * r.x, u[4 * j + 3] * r.y);
+    if constexpr (kMaySpoil<Io>) {
+      spoil_pair(to[2 * j], pack<Io>(u[4 * j], u[4 * j + 1]));
+      spoil_pair(to[2 * j + 1], pack<Io>(u[4 * j + 2], u[4 * j + 3]));
+    }
   }
 }
 
