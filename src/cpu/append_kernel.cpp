@@ -9,7 +9,7 @@
 #define HYLA_TARGET_SOURCE "cpu/append_kernel.cpp"
 #include "cpu/foreach_target.h"
 #include "cpu/kv_lines.h"
-#include "cpu/quantise.h"
+#include "cpu/quantise_words.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -74,6 +74,89 @@ struct Turn {
   }
 };
 
+#if HYLA_TARGET_HAS_PAIRS
+// Heads of bfloat16 with a scale each, one token after the other. The largest number of the next
+// head is found while a head is converted, so that nothing waits for it.
+template <class Stored>
+class WordHeads {
+ public:
+  WordHeads(const TensorView& from, const TensorView& to, const TensorView& scales)
+      : from_(from), to_(to), scales_(scales), dim_(from.shape[2]) {}
+
+  static bool takes(const TensorView& from, const TensorView& scales) {
+    return from.dtype == DType::kBFloat16 && from.shape[2] % kWordsAtOnce == 0 &&
+           scales.present() && scales.shape[scales.rank - 1] == 1;
+  }
+
+  void begin(std::int64_t token) { next_ = largest_word(head_of(token, 0), dim_); }
+  // `more`: another token follows.
+  void append(std::int64_t token, std::int64_t heads, bool more, const CacheRow& at) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const std::uint32_t bits = next_;
+      if (head + 1 < heads) {
+        next_ = largest_word(head_of(token, head + 1), dim_);
+      } else if (more) {
+        next_ = largest_word(head_of(token + 1, 0), dim_);
+      }
+      if (!is_plain(bits)) {
+        alignas(64) float line[kLongestLine];
+        load_line(from_.data, from_.dtype, token * from_.strides[0] + head * from_.strides[1], 1,
+                  dim_, line);
+        store_head(line, dim_, to_, scales_, at, head);
+        continue;
+      }
+      float largest;
+      std::memcpy(&largest, &bits, sizeof largest);
+      static_cast<float*>(scales_.data)[at.offset(scales_, head)] =
+          store_words(head_of(token, head), dim_, largest,
+                      static_cast<Stored*>(to_.data) + at.offset(to_, head));
+    }
+  }
+
+ private:
+  const bfloat16* head_of(std::int64_t token, std::int64_t head) const {
+    return static_cast<const bfloat16*>(from_.data) + token * from_.strides[0] +
+           head * from_.strides[1];
+  }
+
+  const TensorView &from_, &to_, &scales_;
+  std::int64_t dim_;
+  std::uint32_t next_ = 0;
+};
+
+template <class Stored>
+void append_words(const attention::AppendProblem& p, std::int64_t row, const TensorView& from,
+                  const TensorView& to, const TensorView& scales, std::int64_t first,
+                  std::int64_t last) {
+  const std::int64_t position = p.cache.length(row) - p.sequences.length(row);
+  const std::int64_t begin = p.sequences.begin(row);
+  WordHeads<Stored> words(from, to, scales);
+  words.begin(begin + first);
+  for (std::int64_t i = first; i < last; ++i) {
+    words.append(begin + i, p.heads, i + 1 < last, cache_row(p.cache, row, position + i));
+  }
+}
+#endif
+
+// Tokens first to last of a row that are not rotated, where there is a short way for them.
+inline bool append_quickly(const attention::AppendProblem& p, std::int64_t row,
+                           const TensorView& from, const TensorView& to, const TensorView& scales,
+                           std::int64_t first, std::int64_t last) {
+#if HYLA_TARGET_HAS_PAIRS
+  if (to.dtype == DType::kFloat8E4M3 && WordHeads<std::uint8_t>::takes(from, scales)) {
+    append_words<std::uint8_t>(p, row, from, to, scales, first, last);
+    return true;
+  }
+  if (to.dtype == DType::kInt8 && WordHeads<std::int8_t>::takes(from, scales)) {
+    append_words<std::int8_t>(p, row, from, to, scales, first, last);
+    return true;
+  }
+#else
+  (void)p, (void)row, (void)from, (void)to, (void)scales, (void)first, (void)last;
+#endif
+  return false;
+}
+
 // One tensor's row of a token, all heads. `turn`: null where nothing is rotated.
 inline void append_row(const attention::AppendProblem& p, const TensorView& from,
                        std::int64_t token, const TensorView& to, const TensorView& scales,
@@ -112,13 +195,20 @@ void append_tokens(const attention::AppendProblem& p, std::int64_t begin, std::i
     before += added;
     if (first >= last) continue;
     const std::int64_t position = cache.length(row) - added;
+    const bool rotates = p.cos.present();
+    const bool k_is_done =
+        !rotates && append_quickly(p, row, p.k, cache.k, cache.k_scales, first, last);
+    const bool v_is_done =
+        !p.v.present() || append_quickly(p, row, p.v, cache.v, cache.v_scales, first, last);
+    if (k_is_done && v_is_done) continue;
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t token = p.sequences.begin(row) + i;
       const CacheRow at = cache_row(cache, row, position + i);
-      const bool rotates = p.cos.present();
       if (rotates) turn.load_position(p, position + i);
-      append_row(p, p.k, token, cache.k, cache.k_scales, at, rotates ? &turn : nullptr);
-      if (p.v.present()) append_row(p, p.v, token, cache.v, cache.v_scales, at, nullptr);
+      if (!k_is_done) {
+        append_row(p, p.k, token, cache.k, cache.k_scales, at, rotates ? &turn : nullptr);
+      }
+      if (!v_is_done) append_row(p, p.v, token, cache.v, cache.v_scales, at, nullptr);
     }
   }
 }

@@ -107,18 +107,19 @@ struct FarNumbers {
 inline constexpr FarNumbers kFar;
 
 // Quotients of magnitude 448 (e4m3) or 127 (int8) at most, up to what rounding does to them, as
-// codes in the low bytes; what stands above them is to be dropped.
-HYLA_INLINE __m512i code_of(__m512 x, std::uint8_t) {
+// codes in the low bytes; what stands above them is to be dropped. `from`: of what they are
+// quotients, whose sign a zero keeps.
+HYLA_INLINE __m512i code_of(__m512 x, __m512 from, std::uint8_t) {
   const __m512 near = _mm512_abs_ps(x);
   const __m512 own = _mm512_max_ps(near, _mm512_set1_ps(0x1p-6f));
   const __m512i exponent = _mm512_srli_epi32(_mm512_castps_si512(own), 23);
   const __m512i far = _mm512_permutexvar_epi32(exponent, _mm512_load_si512(kFar.bits));
   const __m512i code = _mm512_castps_si512(_mm512_add_ps(near, _mm512_castsi512_ps(far)));
-  const __m512i sign = _mm512_srli_epi32(_mm512_castps_si512(x), 24);
+  const __m512i sign = _mm512_srli_epi32(_mm512_castps_si512(from), 24);
   // code | (sign & 0x80)
   return _mm512_ternarylogic_epi32(code, sign, _mm512_set1_epi32(0x80), 0xf8);
 }
-HYLA_INLINE __m512i code_of(__m512 x, std::int8_t) { return _mm512_cvtps_epi32(x); }
+HYLA_INLINE __m512i code_of(__m512 x, __m512, std::int8_t) { return _mm512_cvtps_epi32(x); }
 
 // x / scale: a product with the inverse, which may be off by its last bit, and what is left of x
 // divided the same way. The error is below 2^-43 before the result is rounded, as long as nothing
@@ -136,12 +137,18 @@ inline float store_plain(const float* from, std::int64_t count, float largest, S
   const __m512 own = _mm512_set1_ps(scale);
   const __m512 inverse = _mm512_set1_ps(kLargestStored<Stored> / largest);
   for (std::int64_t i = 0; i < count; i += kLanes) {
-    const __m512i codes = code_of(quotient(_mm512_loadu_ps(from + i), own, inverse), Stored{});
+    const __m512 x = _mm512_loadu_ps(from + i);
+    const __m512i codes = code_of(quotient(x, own, inverse), x, Stored{});
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm512_cvtepi32_epi8(codes));
   }
   return scale;
 }
 #endif
+
+// Whether store_plain takes numbers whose largest magnitude has these bits.
+inline bool is_plain(std::uint32_t bits) {
+  return bits > (127u - 80) << 23 && bits < (127u + 80) << 23;
+}
 
 // Numbers divided by their scale, which makes the largest of them the largest that can be stored
 // and is returned.
@@ -150,7 +157,7 @@ float store_run(const float* line, std::int64_t count, Stored* to) {
 #if HYLA_TARGET_HAS_AVX512
   if (count % (4 * kLanes) == 0) {
     const std::uint32_t bits = largest_bits(line, count);
-    if (bits > (127u - 80) << 23 && bits < (127u + 80) << 23) {
+    if (is_plain(bits)) {
       float largest;
       std::memcpy(&largest, &bits, sizeof largest);
       return store_plain(line, count, largest, to);

@@ -143,6 +143,63 @@ TEST_P(OneByte, AppendDividesByTheScaleOfARun) {
   }
 }
 
+// Heads of bfloat16 may go another way than the same numbers as float32, to the same bits.
+TEST_P(OneByte, AppendMakesTheSameOfWordsAndFloats) {
+  constexpr std::int64_t kHeads = 3;
+  std::vector<float> numbers;
+  for (const float largest : {448.0f, 1.0f, 0.7354321f, 3.1e-20f, 2.9e19f, 1.1e-30f, 1.7e37f}) {
+    const std::vector<float> line = hard_quotients(largest, GetParam());
+    numbers.insert(numbers.end(), line.begin(), line.end());
+  }
+  numbers.resize(numbers.size() + kDim, -0.0f);  // a head of nothing
+  while (numbers.size() % (kHeads * kDim) != 0) numbers.push_back(1.0f);
+  if (GetParam() == DType::kFloat8E4M3) numbers[5] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<bfloat16> words;
+  for (float& x : numbers) {
+    words.push_back(bfloat16(x));
+    x = static_cast<float>(words.back());
+  }
+  const auto tokens = static_cast<std::int64_t>(numbers.size()) / (kHeads * kDim);
+  struct Outcome {
+    std::vector<std::uint8_t> k, v;
+    std::vector<float> k_scales, v_scales;
+  };
+  std::array<std::int64_t, 2> offsets = {0, tokens};
+  const auto append = [&](void* from, DType dtype, const char* impl) {
+    Outcome o{std::vector<std::uint8_t>(numbers.size()), std::vector<std::uint8_t>(numbers.size()),
+              std::vector<float>(numbers.size() / kDim), std::vector<float>(numbers.size() / kDim)};
+    const auto bytes = [&](std::vector<std::uint8_t>& x) {
+      return TensorView::dense(x.data(), GetParam(), {1, tokens, kHeads, kDim});
+    };
+    const auto scales = [&](std::vector<float>& x) {
+      return TensorView::dense(x.data(), DType::kFloat32, {1, tokens, kHeads, 1});
+    };
+    attention::AppendParams p;
+    p.cache = attention::KvCache::dense(bytes(o.k), bytes(o.v));
+    p.cache.k_scales = scales(o.k_scales);
+    p.cache.v_scales = scales(o.v_scales);
+    p.k = p.v = TensorView::dense(from, dtype, {tokens, kHeads, kDim});
+    p.cu_seqlens = TensorView::dense(offsets.data(), DType::kInt64, {2});
+    p.impl = impl;
+    attention::append(p);
+    return o;
+  };
+  for (const std::string& name : implementations("attention.append")) {
+    if (name.rfind("cpu_", 0) != 0) continue;
+    Outcome a, b;
+    try {
+      a = append(numbers.data(), DType::kFloat32, name.c_str());
+    } catch (const Unsupported&) {
+      continue;  // not on this machine
+    }
+    b = append(words.data(), DType::kBFloat16, name.c_str());
+    EXPECT_EQ(a.k, b.k) << name;
+    EXPECT_EQ(a.v, b.v) << name;
+    EXPECT_EQ(a.k_scales, b.k_scales) << name;
+    EXPECT_EQ(a.v_scales, b.v_scales) << name;
+  }
+}
+
 // One key has all the weight, so the output is its value.
 TEST_P(OneByte, AttentionReadsEveryNumber) {
   std::vector<std::uint8_t> k(kDim), v(kDim);
