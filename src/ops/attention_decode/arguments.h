@@ -31,12 +31,6 @@ struct Ints {
   bool wide = false;
 
   HYLA_HOST_DEVICE bool present() const { return data != nullptr; }
-  HYLA_HOST_DEVICE int at(int i) const {
-    const char* from = data + static_cast<std::int64_t>(i) * stride;
-    if (!wide) return *reinterpret_cast<const int*>(from);
-    const std::int64_t x = *reinterpret_cast<const std::int64_t*>(from);
-    return x < -1 ? -1 : x < kMostTokens ? static_cast<int>(x) : kMostTokens;
-  }
 };
 
 // Rows of queries.
@@ -45,7 +39,7 @@ struct QueryRows {
   Ints begins, lengths;  // lengths absent: begins has one more
   int heads = 0, group = 1;
   Divider by_group;
-  int most_packed = 0;  // a row with more packed query rows (token * group + head) is not ours
+  int most_queries = 0;  // a row with more is not ours
   const char* data = nullptr;
   int token_bytes = 0, head_bytes = 0, dim = 0;
   bool bf16 = false;
@@ -129,6 +123,7 @@ struct Pieces {
   float* values = nullptr;  // [CTAs, slots, rows, D]
   float2* sums = nullptr;   // [CTAs, slots, rows]: maximum (of log2), sum of weights
   int ctas = 0, slots = 2;
+  Divider by_ctas;
   bool own_bits = false;
   // [entries, 2]: {first token, first head, first packed row, packed rows}, {pieces, first CTA}; an
   // entry is an item's, or where there may be too many items, that of the CTA which begins it. Not

@@ -32,6 +32,19 @@ struct Added {
 #pragma unroll
     for (int c = 0; c < 4; ++c) x[c] = __fmaf_rn(factor, values[c], __fmul_rn(x[c], old));
   }
+  // The same against a maximum that is at least this one's.
+  __device__ __forceinline__ void raise(float top) {
+    const float factor = weight(all.top, top);
+    all = {top, all.sum * factor};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) x[c] *= factor;
+  }
+  // One more, against the same maximum.
+  __device__ __forceinline__ void add_raised(const Added& other) {
+    all.sum += other.all.sum;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) x[c] += other.x[c];
+  }
 };
 
 template <class Shape>

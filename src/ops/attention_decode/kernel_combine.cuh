@@ -13,19 +13,34 @@ inline constexpr int kCombineThreads = 256;
 // An item whose keys several CTAs saw, and where its pieces are: the first is the last of the CTA
 // that begins the item, the others are the first of those that follow.
 struct Entry {
-  int4 what, where;
+  int4 what = {}, where = {};
 
+  Entry() = default;
   __device__ __forceinline__ Entry(const Pieces& pieces, int index)
       : what(__ldcg(pieces.entries + index * 2)), where(__ldcg(pieces.entries + index * 2 + 1)) {
     if (pieces.by_item && index >= __ldcg(pieces.items)) where.x = 0;
   }
   __device__ __forceinline__ int pieces() const { return where.x; }
   __device__ __forceinline__ int slot(int piece) const { return slot_of_piece(where.y, piece); }
+  // Are the pieces where the other says they are?
+  __device__ __forceinline__ bool same_places(const Entry& other) const {
+    return where.x == other.where.x && where.y == other.where.y;
+  }
   template <class Shape>
   __device__ __forceinline__ QueryRow query(const Arguments& a, int row) const {
     return query_row<Shape>(a, what.x, what.y, what.z, what.w, row);
   }
 };
+
+// Does this CTA start while the kernel before it runs, where an SM takes `of_sm` of them beside? Such a CTA goes once through all it will do,
+// with whatever it finds, so that its instructions and the places of pieces are at hand when the
+// last CTA of that kernel is done.
+template <class Shape>
+__device__ __forceinline__ bool starts_early(const Pieces& pieces, int of_sm) {
+  if (!Shape::kRoomBeside) return false;
+  const unsigned before = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  return before < static_cast<unsigned>(of_sm * pieces.ctas);
+}
 
 // Few pieces an item: a thread has four columns of one row. Grid: (CTAs, rows / kRowsAtOnce).
 template <class Shape>
@@ -33,85 +48,134 @@ __global__ void __launch_bounds__(kCombineThreads)
     attention_combine_rows(const __grid_constant__ Arguments a) {
   constexpr int kLanes = Shape::D / 4, kRowsAtOnce = kCombineThreads / kLanes, kAtOnce = 4;
   arch::let_next_grid_start();
-  arch::wait_for_previous_grid();
   const int index = static_cast<int>(blockIdx.x);
   const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
   const int row =
       static_cast<int>(blockIdx.y) * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
-  if (row >= Shape::kRows) return;
-  // Most often there are two pieces. Where they would be is known before the entry is there.
-  const Added first = piece_at<Shape>(a.pieces, slot_of_piece(index, 0), row, column);
-  const Added second =
-      piece_at<Shape>(a.pieces, slot_of_piece(min(index, a.pieces.ctas - 2), 1), row, column);
-  const Entry entry(a.pieces, index);
-  const QueryRow query = entry.query<Shape>(a, row);
-  const int pieces = entry.pieces();
-  if (pieces == 0 || query.token < 0) return;
+  const int read_row = min(row, Shape::kRows - 1);
   Added sum;
-  sum.add(first.all, first.x);
-  sum.add(second.all, second.x);
+  QueryRow query;
+  int pieces;
 #pragma unroll 1
-  for (int done = 2; done < pieces; done += kAtOnce) {
-    Added more[kAtOnce];
+  for (int pass = starts_early<Shape>(a.pieces, 2) ? 0 : 1; pass < 2; ++pass) {
+    if (pass == 1) arch::wait_for_previous_grid();
+    // Most often there are two pieces. Where they would be is known before the entry is there.
+    const Added first = piece_at<Shape>(a.pieces, slot_of_piece(index, 0), read_row, column);
+    const Added second = piece_at<Shape>(a.pieces, slot_of_piece(min(index, a.pieces.ctas - 2), 1),
+                                         read_row, column);
+    const Entry entry(a.pieces, index);
+    query = entry.query<Shape>(a, row);
+    pieces = entry.pieces();
+    sum = {};
+    sum.add(first.all, first.x);
+    sum.add(second.all, second.x);
+#pragma unroll 1
+    for (int done = 2; pass == 1 && done < pieces; done += kAtOnce) {
+      Added more[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int piece = min(done + i, pieces - 1);
-      more[i] = piece_at<Shape>(a.pieces, entry.slot(piece), row, column);
-    }
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int piece = min(done + i, pieces - 1);
+        more[i] = piece_at<Shape>(a.pieces, entry.slot(piece), read_row, column);
+      }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (done + i < pieces) sum.add(more[i].all, more[i].x);
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (done + i < pieces) sum.add(more[i].all, more[i].x);
+      }
     }
   }
+  if (row >= Shape::kRows || pieces == 0 || query.token < 0) return;
   write_out(a.out, query, sum.all, column, sum.x);
 }
 
-// Many pieces an item: slices of a CTA take pieces of one row in turns. Grid: (entries, rows, D /
-// Columns).
-template <class Shape, int Columns>
+// Of N sums, and of lanes kLanes, 2 * kLanes, ... apart: all maxima first, so that nothing waits for
+// more than one exponential.
+template <int kLanes, int N>
+__device__ __forceinline__ Added add_lanes(Added (&sums)[N]) {
+  float top = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < N; ++i) top = fmaxf(top, sums[i].all.top);
+#pragma unroll
+  for (int step = kLanes; step < 32; step *= 2) {
+    top = fmaxf(top, __shfl_xor_sync(device::kFullWarp, top, step));
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) sums[i].raise(top);
+  Added sum = sums[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) sum.add_raised(sums[i]);
+#pragma unroll
+  for (int step = kLanes; step < 32; step *= 2) {
+    Added other;
+    other.all.sum = __shfl_xor_sync(device::kFullWarp, sum.all.sum, step);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) other.x[c] = __shfl_xor_sync(device::kFullWarp, sum.x[c], step);
+    sum.add_raised(other);
+  }
+  return sum;
+}
+
+// Many pieces an item: slices of a CTA, eight lanes each, take pieces of one row in turns. Grid:
+// (entries, rows, D / kPieceColumns).
+inline constexpr int kPieceColumns = 32;
+template <class Shape>
 __global__ void __launch_bounds__(kCombineThreads)
     attention_combine_pieces(const __grid_constant__ Arguments a) {
-  constexpr int kLanes = Columns / 4, kSlices = kCombineThreads / kLanes, kAtOnce = 5;
-  __shared__ float4 values[kSlices][kLanes];
-  __shared__ Softmax sums[kSlices];
+  constexpr int kLanes = kPieceColumns / 4, kSlices = kCombineThreads / kLanes, kAtOnce = 3;
+  constexpr int kWarps = kCombineThreads / 32;
+  static_assert(kWarps * kLanes <= 32 * kAtOnce);
+  __shared__ float4 values[kWarps][kLanes];
+  __shared__ Softmax sums[kWarps];
   arch::let_next_grid_start();
-  arch::wait_for_previous_grid();
   const int thread = static_cast<int>(threadIdx.x), row = static_cast<int>(blockIdx.y);
-  const Entry entry(a.pieces, static_cast<int>(blockIdx.x));
-  const QueryRow query = entry.query<Shape>(a, row);
-  const int pieces = entry.pieces();
-  if (pieces == 0 || query.token < 0) return;
-  const int slice = thread / kLanes, own_column = thread % kLanes * 4;
-  const int column = static_cast<int>(blockIdx.z) * Columns + own_column;
-  Added own;
-#pragma unroll 1
-  for (int first = slice; first < pieces; first += kAtOnce * kSlices) {
-    Added more[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int piece = first + i * kSlices;
-      if (piece < pieces) more[i] = piece_at<Shape>(a.pieces, entry.slot(piece), row, column);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i * kSlices < pieces) own.add(more[i].all, more[i].x);
-    }
-  }
-  values[slice][thread % kLanes] = make_float4(own.x[0], own.x[1], own.x[2], own.x[3]);
-  if (own_column == 0) sums[slice] = own.all;
-  __syncthreads();
-  if (slice != 0) return;
+  const int slice = thread / kLanes, warp = thread / 32, lane = thread % 32;
+  const int column = static_cast<int>(blockIdx.z) * kPieceColumns + thread % kLanes * 4;
   Added sum;
+  bool waited = !starts_early<Shape>(a.pieces, 2);
+  if (waited) arch::wait_for_previous_grid();
+  Entry guess(a.pieces, static_cast<int>(blockIdx.x)), entry;
+#pragma unroll 1
+  for (;; waited = true) {
+    if (waited) arch::wait_for_previous_grid();
+    entry = Entry(a.pieces, static_cast<int>(blockIdx.x));
+    const int pieces = min(guess.pieces(), a.pieces.ctas);
+    Added own[kAtOnce];
+#pragma unroll 1
+    for (int first = slice; first < pieces; first += kAtOnce * kSlices) {
+      Added more[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < kSlices; ++i) sum.all.top = fmaxf(sum.all.top, sums[i].top);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int piece = first + i * kSlices;
+        // A guess may be anything.
+        const int slot = min(max(guess.slot(piece), 0), 2 * a.pieces.ctas - 1);
+        if (piece < pieces) more[i] = piece_at<Shape>(a.pieces, slot, row, column);
+      }
 #pragma unroll
-  for (int i = 0; i < kSlices; ++i) {
-    const float factor = weight(sums[i].top, sum.all.top);
-    const float4 y = values[i][thread];
-    sum.all.sum += factor * sums[i].sum;
-    sum.x[0] += factor * y.x, sum.x[1] += factor * y.y;
-    sum.x[2] += factor * y.z, sum.x[3] += factor * y.w;
+      for (int i = 0; i < kAtOnce; ++i) own[i].add(more[i].all, more[i].x);
+    }
+    sum = add_lanes<kLanes>(own);
+    __syncthreads();  // what was there has been read
+    if (lane < kLanes) {
+      values[warp][lane] = make_float4(sum.x[0], sum.x[1], sum.x[2], sum.x[3]);
+      sums[warp] = sum.all;
+    }
+    const bool wrong = __syncthreads_or(!guess.same_places(entry)) != 0;
+    guess = entry;
+    if (warp == 0) {
+      constexpr int kGroups = 32 / kLanes;
+#pragma unroll
+      for (int i = 0; i < kWarps / kGroups; ++i) {
+        const int from = lane / kLanes + i * kGroups;
+        const float4 y = values[from][lane % kLanes];
+        own[i] = {sums[from], {y.x, y.y, y.z, y.w}};
+      }
+#pragma unroll
+      for (int i = kWarps / kGroups; i < kAtOnce; ++i) own[i] = {};
+      sum = add_lanes<kLanes>(own);
+    }
+    if (waited && !wrong) break;
   }
+  const QueryRow query = entry.query<Shape>(a, row);
+  if (thread >= kLanes || entry.pieces() == 0 || query.token < 0) return;
   write_out(a.out, query, sum.all, column, sum.x);
 }
 
@@ -152,7 +216,7 @@ __device__ __forceinline__ void find_own_entry(const Arguments& a, int index, Ow
   }
   if (threadIdx.x == 0) entry.pieces = 0;
   const Scanned scanned = scan<kCombineThreads>(own, sums);
-  const Cuts cuts(scanned.all.x, a.pieces.ctas);
+  const Cuts cuts(scanned.all.x, a.pieces);
   int at = scanned.before.x, item = scanned.before.y;
   const int end = index < cuts.ctas ? cuts.begin_of(index + 1) : 0;
 #pragma unroll 1

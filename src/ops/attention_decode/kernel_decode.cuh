@@ -22,8 +22,7 @@ template <class Shape>
 struct WarpQueries {
   QueryFragments<Shape> fragments;
   float scale[2];          // logits to log2
-  int first[2], end[2];    // keys that the rows see
-  int all_first, all_end;  // keys that every row of the warp sees
+  int all_first, all_end;  // keys that every row sees
   bool any;                // does the warp have a row at all?
 };
 
@@ -32,14 +31,28 @@ __device__ __forceinline__ void load_fragments(const QueryRows& from, const Quer
                                                QueryFragments<Shape>& q, float& undo, int lane) {
   const char* row = from.data + static_cast<std::int64_t>(query.token) * from.token_bytes +
                     static_cast<std::int64_t>(query.head) * from.head_bytes;
+  // Instructions before the first products cost more than those later on: nothing but loads, if all
+  // is there.
+  const bool there = query.token >= 0;
+  if (from.dim == Shape::D && __all_sync(device::kFullWarp, there)) {
 #pragma unroll
-  for (int i = 0; i < Shape::D / 16; ++i) {
+    for (int i = 0; i < Shape::D / 16; ++i) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int element = i * 16 + query_element<Shape>(lane, j);
-      q[i][j] = query.token >= 0 && element < from.dim
-                    ? *reinterpret_cast<const std::uint32_t*>(row + 2 * element)
-                    : 0;
+      for (int j = 0; j < 2; ++j) {
+        const int element = i * 16 + query_element<Shape>(lane, j);
+        q[i][j] = *reinterpret_cast<const std::uint32_t*>(row + 2 * element);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Shape::D / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int element = i * 16 + query_element<Shape>(lane, j);
+        q[i][j] = there && element < from.dim
+                      ? *reinterpret_cast<const std::uint32_t*>(row + 2 * element)
+                      : 0;
+      }
     }
   }
   undo = 1;
@@ -85,24 +98,14 @@ __device__ __forceinline__ void load_queries(const Arguments& a, const Segment& 
       query_row<Shape>(a, segment.first_token, segment.first_head, segment.first_row, segment.rows,
                        head * Shape::kChunk + member * kWarpRows + (lane >> 2)),
       queries.fragments, undo, lane);
-  const int first = segment.first_row + member * kWarpRows;
-  const int own = min(segment.rows - member * kWarpRows, kWarpRows);  // may be none
-  const auto sees = [&](int row) {
-    return a.sight.keys(segment.position + a.q.by_group(first + row), segment.keys);
-  };
-  queries.any = own > 0;
-  queries.all_first = own > 0 ? sees(own - 1).begin : 0;
-  queries.all_end = own > 0 ? sees(0).end : segment.end;
+  queries.any = segment.rows > member * kWarpRows;
+  queries.all_first = segment.all_first;
+  queries.all_end = segment.all_end;
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
-    const int row = 2 * (lane & 3) + c;
-    const Sight::Range keys =
-        row < own ? sees(row) : Sight::Range{queries.all_first, queries.all_end};
-    queries.first[c] = keys.begin;
-    queries.end[c] = keys.end;
     queries.scale[c] = a.scale;
     if constexpr (Shape::kQuantised) {
-      queries.scale[c] *= __shfl_sync(device::kFullWarp, undo, row * 4);
+      queries.scale[c] *= __shfl_sync(device::kFullWarp, undo, (2 * (lane & 3) + c) * 4);
     }
   }
 }
@@ -160,9 +163,28 @@ __device__ __forceinline__ void rescale(WarpState<Shape>& state, float top0, flo
   }
 }
 
+// Logits of keys that a lane's two rows do not see.
+template <class Shape>
+__device__ __forceinline__ void hide(const Arguments& a, const Segment& segment, int member,
+                                     int key, float (&s)[4], int lane) {
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    // Rows that do not exist are like the last.
+    const int row = min(member * kWarpRows + 2 * (lane & 3) + c, segment.rows - 1);
+    const Sight::Range keys =
+        a.sight.keys(segment.position + a.q.by_group(segment.first_row + row), segment.keys);
+#pragma unroll
+    for (int e = c; e < 4; e += 2) {
+      const int own = key + (lane >> 2) + 8 * (e >> 1);
+      if (own < keys.begin || own >= keys.end) s[e] = -INFINITY;
+    }
+  }
+}
+
 // Logits of the 16 keys from `key` on: s[0], s[1] of key lane / 4, s[2], s[3] of that + 8.
 template <class Shape>
-__device__ __forceinline__ void finish_logits(const Arguments& a, const WarpQueries<Shape>& queries,
+__device__ __forceinline__ void finish_logits(const Arguments& a, const Segment& segment,
+                                              const WarpQueries<Shape>& queries, int member,
                                               int key, float (&s)[4], int lane) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) s[e] *= queries.scale[e & 1];
@@ -171,11 +193,7 @@ __device__ __forceinline__ void finish_logits(const Arguments& a, const WarpQuer
     for (int e = 0; e < 4; ++e) s[e] = capped(s[e], a.softcap);
   }
   if (key < queries.all_first || key + kUnit > queries.all_end) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int own = key + (lane >> 2) + 8 * (e >> 1);
-      if (own < queries.first[e & 1] || own >= queries.end[e & 1]) s[e] = -INFINITY;
-    }
+    hide<Shape>(a, segment, member, key, s, lane);
   }
 }
 
@@ -212,9 +230,9 @@ __device__ __forceinline__ void weigh(float (&s)[4], const Scales& scales, WarpS
 
 // What a warp does with the keys of a unit, and then with its values.
 template <class Shape>
-__device__ __forceinline__ void use_keys(const Arguments& a, const WarpQueries<Shape>& queries,
-                                         const Ring<Shape>& ring, int slot, int key, float (&s)[4],
-                                         int lane) {
+__device__ __forceinline__ void use_keys(const Arguments& a, const Segment& segment,
+                                         const WarpQueries<Shape>& queries, const Ring<Shape>& ring,
+                                         int member, int slot, int key, float (&s)[4], int lane) {
   if (Shape::kSharing == 1 || queries.any) {
     scores<Shape>(ring.tile(slot), queries.fragments, s, lane);
     if constexpr (Shape::kQuantised) {
@@ -223,7 +241,7 @@ __device__ __forceinline__ void use_keys(const Arguments& a, const WarpQueries<S
         s[0] *= scales.low, s[1] *= scales.low, s[2] *= scales.high, s[3] *= scales.high;
       }
     }
-    finish_logits<Shape>(a, queries, key, s, lane);
+    finish_logits<Shape>(a, segment, queries, member, key, s, lane);
   }
 }
 template <class Shape>
@@ -260,7 +278,14 @@ __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list
 #pragma unroll 1
   while (true) {
     float s[4] = {};
-    const bool full = filled == Shape::kSlots, ended = full && key >= end;
+    const bool full = filled >= Shape::kSlots, ended = full && key >= end;
+    // The other segments are listed when the first keys have been used: what is in front of that is
+    // time in which the memory has nothing to do.
+    if (!complete && (filled > Shape::kSlots || ring.exhausted())) {
+      rest();
+      ring.open(list.count);
+      complete = true;
+    }
     if (brought &&
         (ended || __any_sync(device::kFullWarp, arch::is_complete(meeting.brought, met & 1)))) {
       arch::wait(meeting.brought, met & 1);
@@ -270,8 +295,9 @@ __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list
       brought = false;
       if (done) return;
     }
-    // The first segment's queries are asked for before its keys, unless they are worked on at once.
-    if (full ? ended : !Shape::kQuantised && at < 0) {
+    // The first segment's queries are asked for behind the first tiles, unless they are worked on at
+    // once: they overtake what comes from memory, but not all of it.
+    if (full ? ended : !Shape::kQuantised && at < 0 && filled > 0) {
       if (at >= 0) {
         if (met > 0) arch::wait(meeting.taken, (met - 1) & 1);
         bring<Shape>(state, meeting, merge_area, warp, lane);
@@ -288,11 +314,7 @@ __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list
     }
     if (full) {
       ring.wait();
-      use_keys<Shape>(a, queries, ring, slot, key, s, lane);
-    } else if (!complete && (ring.exhausted() || filled >= Shape::kSlots - 2)) {
-      rest();
-      ring.open(list.count);
-      complete = true;
+      use_keys<Shape>(a, list.segments[at], queries, ring, seat.member, slot, key, s, lane);
     }
     if (!kOdd || filled > 0) {
       ring.template refill<kOdd>(slot);
@@ -303,6 +325,7 @@ __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list
       ring.wait();
       use_values<Shape>(a, queries, ring, slot, s, state, lane);
       key += Shape::kParts * kUnit;
+      filled = Shape::kSlots + 1;
     } else {
       ++filled;
     }
@@ -319,6 +342,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __shared__ WorkList<Shape> list;
   __shared__ Meeting<Shape> meeting;
   arch::let_next_grid_start();
+  fetch_tables<Shape>(a);
   arch::wait_for_previous_grid();
   const int warp = __shfl_sync(device::kFullWarp, static_cast<int>(threadIdx.x) >> 5, 0);
   const int ring_index = warp / Shape::kSharing;

@@ -21,15 +21,14 @@ auto own_combine() -> void (*)(Arguments) {
 
 template <class Shape>
 void launch_combine(const Arguments& arguments, const Plan& plan, const Context& context) {
-  constexpr int kColumns = 64;
   constexpr int kRowsAtOnce = kCombineThreads / (Shape::D / 4);
   constexpr int kTimes = (Shape::kRows + kRowsAtOnce - 1) / kRowsAtOnce;
   device::LaunchShape shape;
   shape.block = dim3(kCombineThreads);
   shape.programmatic = !plan.own_bits;
   if (plan.entries <= kFewItems && !plan.own_bits) {
-    shape.grid = dim3(static_cast<unsigned>(plan.entries), Shape::kRows, Shape::D / kColumns);
-    device::launch(attention_combine_pieces<Shape, kColumns>, shape, arguments, context);
+    shape.grid = dim3(static_cast<unsigned>(plan.entries), Shape::kRows, Shape::D / kPieceColumns);
+    device::launch(attention_combine_pieces<Shape>, shape, arguments, context);
   } else {
     shape.grid = dim3(static_cast<unsigned>(plan.entries), kTimes);
     device::launch(plan.own_bits ? own_combine<Shape>() : attention_combine_rows<Shape>, shape,

@@ -81,36 +81,56 @@ __device__ __forceinline__ void bring(WarpState<Shape>& state, Meeting<Shape>& m
   arch::arrive(meeting.brought);
 }
 
+// Four columns of a row, of all warps that have parts of its keys.
+template <class Shape>
+__device__ __forceinline__ Softmax add_warps(const Meeting<Shape>& meeting, const float* area,
+                                             int row, int column, float (&x)[4]) {
+  const int head = row / Shape::kChunk, member = row / kWarpRows % Shape::kSharing;
+  const auto warp_of = [&](int part) {
+    return (head * Shape::kParts + part) * Shape::kSharing + member;
+  };
+  Softmax all;
+#pragma unroll
+  for (int part = 0; part < Shape::kParts; ++part) {
+    all.top = fmaxf(all.top, meeting.sums[warp_of(part)][row % kWarpRows].x);
+  }
+#pragma unroll
+  for (int part = 0; part < Shape::kParts; ++part) {
+    const int from = warp_of(part) * kWarpRows + row % kWarpRows;
+    const float2 one = meeting.sums[warp_of(part)][row % kWarpRows];
+    const float factor = weight(one.x, all.top);
+    const float4 y = *reinterpret_cast<const float4*>(area + from * Shape::kMergePitch + column);
+    all.sum += factor * one.y;
+    x[0] += factor * y.x, x[1] += factor * y.y, x[2] += factor * y.z, x[3] += factor * y.w;
+  }
+  return all;
+}
+
 template <class Shape>
 __device__ __forceinline__ void add_up(const Arguments& a, const Segment& segment,
                                        const Meeting<Shape>& meeting, const float* area) {
-  constexpr int kQuads = Shape::D / 4;
+  constexpr int kQuads = Shape::D / 4, kCount = Shape::kRows * kQuads;
+  const int rows = segment.rows, piece = segment.piece;
+  const bool plain = segment.before < 0 && piece >= 0;
+  const auto first = static_cast<int>(threadIdx.x);
+  if (kCount % Shape::kThreads == 0 && plain) {
+    // The end of a call waits for this: all rows of a thread at once.
+#pragma unroll
+    for (int n = 0; n < kCount / Shape::kThreads; ++n) {
+      const int i = first + n * Shape::kThreads, row = i / kQuads, column = i % kQuads * 4;
+      float x[4] = {};
+      const Softmax all = add_warps<Shape>(meeting, area, row, column, x);
+      if (row % Shape::kChunk < rows) set_piece<Shape>(a.pieces, piece, row, column, all, x);
+    }
+    return;
+  }
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < Shape::kRows * kQuads; i += Shape::kThreads) {
-    const int row = i / kQuads, quad = i % kQuads;
-    if (row % Shape::kChunk >= segment.rows) continue;
-    const int head = row / Shape::kChunk, member = row / kWarpRows % Shape::kSharing;
-    // Of the warps that have parts of the keys.
-    const auto warp_of = [&](int part) {
-      return (head * Shape::kParts + part) * Shape::kSharing + member;
-    };
-    Softmax all;
-#pragma unroll
-    for (int part = 0; part < Shape::kParts; ++part) {
-      all.top = fmaxf(all.top, meeting.sums[warp_of(part)][row % kWarpRows].x);
-    }
+  for (int i = first; i < kCount; i += Shape::kThreads) {
+    const int row = i / kQuads, column = i % kQuads * 4;
+    if (row % Shape::kChunk >= rows) continue;
     float x[4] = {};
-#pragma unroll
-    for (int part = 0; part < Shape::kParts; ++part) {
-      const int from = warp_of(part) * kWarpRows + row % kWarpRows;
-      const float2 one = meeting.sums[warp_of(part)][row % kWarpRows];
-      const float factor = weight(one.x, all.top);
-      const float4 y =
-          *reinterpret_cast<const float4*>(area + from * Shape::kMergePitch + quad * 4);
-      all.sum += factor * one.y;
-      x[0] += factor * y.x, x[1] += factor * y.y, x[2] += factor * y.z, x[3] += factor * y.w;
-    }
-    write_row<Shape>(a, segment, row, all, quad * 4, x);
+    const Softmax all = add_warps<Shape>(meeting, area, row, column, x);
+    write_row<Shape>(a, segment, row, all, column, x);
   }
 }
 

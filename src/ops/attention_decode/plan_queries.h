@@ -137,7 +137,7 @@ inline void set_entries(Plan& plan, const Queries& q) {
 // All arguments but the cache.
 inline void set_queries(Arguments& a, const Queries& q, std::int64_t most_packed) {
   a.q = query_rows(q);
-  a.q.most_packed = static_cast<int>(std::min(most_packed, kAllRows));
+  a.q.most_queries = static_cast<int>(std::min(most_packed, kAllRows) / a.q.group);
   a.sight.causal = q.mask.causal;
   a.sight.window = static_cast<int>(std::min<std::int64_t>(q.mask.window, kMostTokens - 1));
   a.sight.chunk = static_cast<int>(std::min<std::int64_t>(q.mask.chunk, kMostTokens - 1));
@@ -158,6 +158,7 @@ inline void set_workspace(Arguments& a, const Plan& plan, void* memory) {
   a.pieces.values = reinterpret_cast<float*>(static_cast<char*>(memory) + kEntryBytes);
   a.pieces.sums = reinterpret_cast<float2*>(a.pieces.values + rows * plan.dim);
   a.pieces.ctas = plan.ctas;
+  a.pieces.by_ctas = Divider(static_cast<std::uint32_t>(plan.ctas));
   a.pieces.slots = plan.slots;
   a.pieces.own_bits = plan.own_bits;
   a.pieces.by_item = plan.by_item;

@@ -21,6 +21,12 @@ struct LanePlace {
   std::uint32_t row = kNowhere, scale = 0;
 };
 
+// The same while its page may still be on its way: what lies before the token is known.
+struct AskedPlace {
+  std::uint32_t outer = kNowhere, high = 0;  // page, and the upper half of a wide entry
+  std::uint32_t row = 0, scale = 0;
+};
+
 // Of an operand: null where there is none.
 struct LaneAddresses {
   const char *k = nullptr, *v = nullptr;
@@ -82,7 +88,7 @@ class Ring {
   }
   // The next unit's keys, then its values.
   __device__ __forceinline__ void issue_keys(int slot) {
-    current_ = next_;
+    current_ = found(next_);
     current_head_ = next_head_;
     if (current_head_ >= 0) {
       advance();
@@ -108,6 +114,7 @@ class Ring {
  private:
   static constexpr bool kOperands = over_operands<Shape>;
   using Place = std::conditional_t<kOperands, LaneAddresses, LanePlace>;
+  using Asked = std::conditional_t<kOperands, LaneAddresses, AskedPlace>;
   static constexpr int kLanesPerRow = Shape::kRowBytes / 16, kRowsAtOnce = 32 / kLanesPerRow;
   static constexpr int kOwnRows = Shape::kTileKeys / Shape::kSharing;  // that this warp copies
   static constexpr int kSteps = kOwnRows / kRowsAtOnce > 0 ? kOwnRows / kRowsAtOnce : 1;
@@ -132,8 +139,9 @@ class Ring {
     }
   }
 
-  __device__ __forceinline__ Place look_up() {
-    Place place;
+  // Nothing here waits for the page table.
+  __device__ __forceinline__ Asked look_up() {
+    Asked place;
     next_head_ = -1;
     if (at_ >= count_) return place;
     const Segment& segment = segments_[at_];
@@ -150,7 +158,7 @@ class Ring {
         place.v_scale = given_.value_scale(segment.origin, token, next_head_);
       }
     } else {
-      find(segment, token, place);
+      ask(segment, token, place);
     }
     return place;
   }
@@ -160,27 +168,40 @@ class Ring {
   }
 
   // In the cache.
-  __device__ __forceinline__ void find(const Segment& segment, int token, LanePlace& place) const {
-    std::uint32_t outer = 0, rest = static_cast<std::uint32_t>(token);
+  __device__ __forceinline__ void ask(const Segment& segment, int token, AskedPlace& place) const {
+    auto rest = static_cast<std::uint32_t>(token);
     if (a_.kind == Kind::kPaged) {
       const int column = a_.page_of(token);
-      const auto* entry = reinterpret_cast<const std::uint32_t*>(
+      const char* entry =
           segment.table + static_cast<std::uint64_t>(static_cast<std::uint32_t>(column)) *
-                              static_cast<std::uint32_t>(a_.table_bytes));
-      outer = __ldg(entry);
-      if (a_.wide_table && __ldg(entry + 1) != 0) outer = kNowhere;
-      if (outer >= static_cast<std::uint32_t>(a_.outers)) return;
+                              static_cast<std::uint32_t>(a_.table_bytes);
+      place.outer = load_entry(entry);
+      if (a_.wide_table) place.high = load_entry(entry + 4);
       rest -= static_cast<std::uint32_t>(column * a_.tokens);
-      place.row = outer * a_.outer_steps + rest * a_.token_steps;
-      if constexpr (Shape::kQuantised) {
-        place.scale = outer * a_.scale_outer + rest * a_.scale_token;
-      }
+      place.row = rest * a_.token_steps;
+      if constexpr (Shape::kQuantised) place.scale = rest * a_.scale_token;
     } else {
+      place.outer = 0;
       place.row = segment.origin + rest * a_.token_steps;
-      if constexpr (Shape::kQuantised) {
-        place.scale = segment.scale_origin + rest * a_.scale_token;
-      }
+      if constexpr (Shape::kQuantised) place.scale = segment.scale_origin + rest * a_.scale_token;
     }
+  }
+  // The compiler would move a plain load to where it is used.
+  static __device__ __forceinline__ std::uint32_t load_entry(const char* from) {
+    std::uint32_t x;
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+  }
+
+  __device__ __forceinline__ LanePlace found(const AskedPlace& asked) const {
+    LanePlace place;
+    if (asked.high != 0 || asked.outer >= static_cast<std::uint32_t>(a_.outers)) return place;
+    place.row = asked.outer * a_.outer_steps + asked.row;
+    if constexpr (Shape::kQuantised) place.scale = asked.outer * a_.scale_outer + asked.scale;
+    return place;
+  }
+  static const __device__ __forceinline__ LaneAddresses& found(const LaneAddresses& addresses) {
+    return addresses;
   }
 
   __device__ __forceinline__ void advance() {
@@ -289,7 +310,8 @@ class Ring {
   const std::uint32_t tiles_, scales_;
   const int part_, head_, member_, lane_;
   int count_ = 0, at_ = 0, key_ = 0, end_ = 0;  // of the unit that is looked up next
-  Place current_, next_;
+  Place current_;
+  Asked next_;
   int current_head_ = -1, next_head_ = -1;
   bool complete_ = false;
 };

@@ -39,8 +39,9 @@ struct Shape {
   // Where warps leave what they found.
   static constexpr int kMergePitch = D + 4;
   static constexpr int kMergeBytes = kWarps * kWarpRows * kMergePitch * 4;
-  // The kernel that adds up finds room on the SM, too.
+  // The kernel that adds up finds room on the SM, too: where registers are left.
   static constexpr int kBudget = 170 << 10;
+  static constexpr bool kRoomBeside = kThreads <= 128;
   static constexpr int kSlotBytes = kTileBytes + (kQuantised ? kUnit * 4 : 0);
   static constexpr int kSlots = [] {
     const int fit = (kBudget - kMergeBytes) / kRings / kSlotBytes;
@@ -62,6 +63,7 @@ struct WideShape {
   // Policies and descriptors of wgmma do not get along in uniform registers (nvcc 13.0).
   static constexpr bool kReadOnce = false;
   static constexpr int kCtas = kWideCtas;
+  static constexpr bool kRoomBeside = false;
   static constexpr int kWarps = 4, kThreads = 128, kSharing = 4, kHeads = 1, kParts = 1;
   static constexpr int kRows = kWideRows, kChunk = kRows;
   static constexpr int kRowBytes = D * 2, kGroupBytes = D / 64 * 1024;

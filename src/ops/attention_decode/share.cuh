@@ -24,10 +24,12 @@ __device__ __forceinline__ void work_off(const Arguments& a, const Share& share,
   const auto rest = [&] { list_parts<Shape>(a, share, first, 1, list); };
 #pragma unroll 1
   while (true) {
-    if (complete) list_parts<Shape>(a, share, first, 0, list);
-    if (list.count == 0) return;
+    if (complete) {
+      list_parts<Shape>(a, share, first, 0, list);
+      if (list.count == 0) return;
+    }
     Ring<Shape> ring(a, list.segments, tiles, scales, seat);
-    ring.open(list.count);
+    ring.open(complete ? list.count : 1);  // another warp may be listing more already
     stream(ring, complete, rest);
     arch::wait_copies<0>();
     if (list.count < kListed) return;

@@ -21,6 +21,7 @@ struct Segment {
   std::uint32_t scale_origin;  // and elements of the scales
   int begin, end;              // keys that may be seen; begin a multiple of 16
   int first_seen;              // keys before it are not read
+  int all_first, all_end;      // keys that every query sees
   int first_head;              // of the block of KV heads
   int first_token;             // of the row's queries
   int first_row, rows;         // packed query rows of the chunk
@@ -29,14 +30,45 @@ struct Segment {
   int piece;                   // slot; -1: these are the item's last keys, and nothing is missing
 };
 
-// A row's keys.
-__device__ __forceinline__ int key_count(const Arguments& a, int row, int) {
-  int room = a.cache.capacity;
-  if (a.cache.kind == Kind::kRagged) {
-    const int first = min(max(a.cache.begins.at(row), 0), room);
-    room = min(max(a.cache.begins.at(row + 1) - first, 0), room - first);
+// One of some integers, on its way: all that a plan needs are asked for before one is waited for.
+class AskedInt {
+ public:
+  __device__ __forceinline__ AskedInt(const Ints& from, int i) : wide_(from.wide) {
+    if (!from.present()) return;
+    const char* at = from.data + static_cast<std::int64_t>(i) * from.stride;
+    low_ = load(at);
+    if (wide_) high_ = load(at + 4);
   }
-  return a.cache.lengths.present() ? min(max(a.cache.lengths.at(row), 0), room) : room;
+  __device__ __forceinline__ int value() const {
+    if (!wide_) return low_;
+    const bool small = high_ == 0 && static_cast<unsigned>(low_) < kMostTokens;
+    return high_ < 0 ? -1 : small ? low_ : kMostTokens;
+  }
+
+ private:
+  static __device__ __forceinline__ int load(const char* from) {
+    int x;
+    asm volatile("ld.global.b32 %0, [%1];" : "=r"(x) : "l"(from));
+    return x;
+  }
+  int low_ = 0, high_ = 0;
+  bool wide_;
+};
+
+// First of the row's tokens in a ragged cache.
+__device__ __forceinline__ int ragged_begin(const Cache& cache, int row) {
+  return min(max(AskedInt(cache.begins, row).value(), 0), cache.capacity);
+}
+
+// A row's keys.
+__device__ __forceinline__ int key_count(const Cache& cache, int row, const AskedInt& length) {
+  int room = cache.capacity;
+  if (cache.kind == Kind::kRagged) {
+    const AskedInt end(cache.begins, row + 1);
+    const int first = ragged_begin(cache, row);
+    room = min(max(end.value() - first, 0), room - first);
+  }
+  return cache.lengths.present() ? min(max(length.value(), 0), room) : room;
 }
 
 // Items of a row, all alike.
@@ -51,12 +83,20 @@ template <class Shape>
 __device__ __forceinline__ Items items_of(const Arguments& a, int row) {
   const QueryRows& q = a.q;
   Items items;
-  const int begin = q.begins.at(row);
-  int queries = q.lengths.present() ? q.lengths.at(row) : q.begins.at(row + 1) - begin;
-  items.keys = key_count(given<Shape>(a), row, queries);
+  const bool lengths = q.lengths.present();
+  const AskedInt keys(a.cache.lengths, row);
+  const AskedInt first(q.begins, row);
+  const AskedInt last(lengths ? q.lengths : q.begins, lengths ? row : row + 1);
+  const int begin = first.value();
+  int queries = lengths ? last.value() : last.value() - begin;
+  if constexpr (over_operands<Shape>) {
+    items.keys = key_count(given<Shape>(a), row, queries);
+  } else {
+    items.keys = key_count(a.cache, row, keys);
+  }
   if (begin < 0 || begin > q.tokens) return items;
   queries = min(queries, q.tokens - begin);
-  if (queries <= 0 || queries > q.most_packed / q.group) return items;
+  if (queries <= 0 || queries > q.most_queries) return items;
   items.queries = queries;
   items.first_token = begin;
   items.first_unit = a.sight.keys(items.keys - queries, items.keys).begin / kUnit;
@@ -77,9 +117,9 @@ struct Cuts {
   int ctas, least, longer;  // `longer` CTAs have one unit more than `least`
 
   Cuts() = default;
-  __device__ __forceinline__ Cuts(int units, int most_ctas)
-      : ctas(min(max(units / kLeastUnits, 1), most_ctas)),
-        least(units / ctas),
+  __device__ __forceinline__ Cuts(int units, const Pieces& pieces)
+      : ctas(min(max(units / kLeastUnits, 1), pieces.ctas)),
+        least(ctas == pieces.ctas ? pieces.by_ctas(units) : units / ctas),
         longer(units - least * ctas) {}
   __device__ __forceinline__ int begin_of(int cta) const { return cta * least + min(cta, longer); }
   __device__ __forceinline__ int cta_of(int unit) const {
@@ -131,6 +171,20 @@ __device__ __forceinline__ int2 rows_of_thread(int rows) {
   return make_int2(first, min(first + each, rows));
 }
 
+// Page tables are small and cold: all CTAs together bring them into L2 while lengths are read.
+template <class Shape>
+__device__ __forceinline__ void fetch_tables(const Arguments& a) {
+  constexpr int kLine = 128, kLinesOfCta = 32;
+  const Cache& cache = a.cache;
+  if (over_operands<Shape> || cache.kind != Kind::kPaged || threadIdx.x >= kLinesOfCta) return;
+  const std::int64_t bytes =
+      (a.q.rows - 1) * cache.table_row_bytes +
+      static_cast<std::int64_t>(cache.page_of(cache.capacity)) * cache.table_bytes;
+  const unsigned at = (threadIdx.x * gridDim.x + blockIdx.x) * kLine;
+  if (bytes > static_cast<int>(gridDim.x) * kLinesOfCta * kLine || at >= bytes) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(cache.table + at));
+}
+
 // A CTA's place in the line, and a thread's rows.
 struct Share {
   int first_row = 0, last_row = 0, units_before = 0, parts_before = 0;
@@ -165,7 +219,7 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
   share.units_before = scanned.before.x;
   share.parts_before = scanned.before.y;
   share.all_parts = scanned.all.y;
-  share.cuts = Cuts(scanned.all.x, static_cast<int>(gridDim.x));
+  share.cuts = Cuts(scanned.all.x, a.pieces);
   const int cta = static_cast<int>(blockIdx.x);
   if (cta < share.cuts.ctas) {
     share.begin = share.cuts.begin_of(cta);
@@ -221,10 +275,13 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
   const auto sees = [&](int packed) {
     return a.sight.keys(segment.position + q.by_group(packed), items.keys);
   };
-  segment.first_seen = sees(segment.first_row).begin;
+  const Sight::Range first = sees(segment.first_row);
+  const Sight::Range last = sees(segment.first_row + segment.rows - 1);
+  segment.first_seen = first.begin;
+  segment.all_first = last.begin;
+  segment.all_end = first.end;
   segment.begin = max((items.first_unit + from) * kUnit, segment.first_seen / kUnit * kUnit);
-  segment.end =
-      min((items.first_unit + to) * kUnit, sees(segment.first_row + segment.rows - 1).end);
+  segment.end = min((items.first_unit + to) * kUnit, last.end);
   if constexpr (over_operands<Shape>) {
     segment.origin = static_cast<std::uint32_t>(row);
     return segment;
@@ -232,9 +289,9 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
   const Cache& cache = a.cache;
   segment.table = cache.table + row * cache.table_row_bytes;
   if (cache.kind == Kind::kRagged) {
-    const int first = min(max(cache.begins.at(row), 0), cache.capacity);
-    segment.origin = static_cast<std::uint32_t>(first) * cache.token_steps;
-    segment.scale_origin = static_cast<std::uint32_t>(first) * cache.scale_token;
+    const auto begin = static_cast<std::uint32_t>(ragged_begin(cache, row));
+    segment.origin = begin * cache.token_steps;
+    segment.scale_origin = begin * cache.scale_token;
   } else {
     segment.origin = static_cast<std::uint32_t>(row) * cache.outer_steps;
     segment.scale_origin = static_cast<std::uint32_t>(row) * cache.scale_outer;
