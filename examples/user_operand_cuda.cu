@@ -1,7 +1,7 @@
 // A KV cache that hyla knows nothing about, in hyla's prefill and decode kernels on a GPU: the last
-// kCapacity tokens of each sequence in a ring buffer, in bfloat16 or in float8_e4m3 with a scale for
-// each token and head. The same operand type, on the host, gives the reference. Compiled by nvcc and
-// linked with hyla::hyla and hyla::kernels.
+// kCapacity tokens of each sequence in a ring buffer, in bfloat16 or in float8_e4m3 with a scale
+// for each token and head. The same operand type, on the host, gives the reference. Compiled by
+// nvcc and linked with hyla::hyla and hyla::kernels.
 #include <cuda_runtime.h>
 #include <hyla/attention_decode.h>
 #include <hyla/attention_prefill.h>

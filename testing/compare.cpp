@@ -152,8 +152,8 @@ Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exac
   }
   const auto vector_of = [&](std::size_t i) { return i / static_cast<std::size_t>(length); };
 
-  // Largest naive error of each vector. One that the naive algorithm misses by more than kHopeless of
-  // its size says nothing of the others: it is judged by its own error alone.
+  // Largest naive error of each vector. One that the naive algorithm misses by more than kHopeless
+  // of its size says nothing of the others: it is judged by its own error alone.
   std::vector<double> naive_error(scale.size(), 0.0);
   for (std::size_t i = 0; i < e.size(); ++i) {
     const double error = std::fabs(n[i] - e[i]);

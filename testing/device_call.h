@@ -12,8 +12,9 @@ namespace hyla::testing {
 
 struct DeviceOptions {
   int device = 0;
-  // Slots or pages in front of the call's pools, which grow by as many: slot s of the host's pool is
-  // slot far_slots + s here. They hold poison, and indices are the caller's to move (far_pool.h).
+  // Slots or pages in front of the call's pools, which grow by as many: slot s of the host's pool
+  // is slot far_slots + s here. They hold poison, and indices are the caller's to move
+  // (far_pool.h).
   std::int64_t far_slots = 0;
 };
 

@@ -1,5 +1,6 @@
-// Pools of more than 2^31 elements: a small call's slots or pages at the far end of a large pool, in
-// front of them nothing but NaN. A 32-bit offset anywhere reads poison or leaves a slot unwritten.
+// Pools of more than 2^31 elements: a small call's slots or pages at the far end of a large pool,
+// in front of them nothing but NaN. A 32-bit offset anywhere reads poison or leaves a slot
+// unwritten.
 #pragma once
 
 #include <string_view>

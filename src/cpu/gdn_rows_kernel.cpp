@@ -75,8 +75,8 @@ struct RowTokens {
   alignas(64) float alpha_[kTokenBlock][kLanes], beta_[kTokenBlock][kLanes];
 };
 
-// The heads whose turn comes next, as row * heads + head: what they need is asked for ahead of time.
-// Functions that do nothing else must be inlined: a compiler drops calls without a result.
+// The heads whose turn comes next, as row * heads + head: what they need is asked for ahead of
+// time. Functions that do nothing else must be inlined: a compiler drops calls without a result.
 template <class S>
 struct HeadsAhead {
   const gdn::MtpProblem& p;

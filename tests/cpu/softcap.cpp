@@ -58,7 +58,8 @@ TEST_P(Softcap, KeepsTheDigitsOfSmallLogits) {
     p.impl = candidate.implementation.c_str();
     attention::run(p);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      // Roundoffs: 2 of x / 30, 8 of the tangent, 3 of its factor 30 / ln 2, 2 of ln 2, and one more.
+      // Roundoffs: 2 of x / 30, 8 of the tangent, 3 of its factor 30 / ln 2, 2 of ln 2, and one
+      // more.
       const double want = kSoftcap * std::tanh(x[i] / kSoftcap);
       ASSERT_LE(std::fabs(lse[i] - want), 16 * 0x1p-24 * std::fabs(want))
           << x[i] << " by " << candidate.implementation;

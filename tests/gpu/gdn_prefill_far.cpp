@@ -1,6 +1,6 @@
-// Prefill with more than 2^31 elements from its first token to its last: a few tokens, each far from
-// the next, with nothing but NaN between them. A 32-bit offset anywhere reads poison, or leaves an
-// output unwritten.
+// Prefill with more than 2^31 elements from its first token to its last: a few tokens, each far
+// from the next, with nothing but NaN between them. A 32-bit offset anywhere reads poison, or
+// leaves an output unwritten.
 #include <gtest/gtest.h>
 
 #include <memory>

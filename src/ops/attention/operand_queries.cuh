@@ -1,4 +1,5 @@
-// What the fast attention kernels ask of a call over operands of the user's, before their own plans.
+// What the fast attention kernels ask of a call over operands of the user's, before their own
+// plans.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -146,8 +146,8 @@ void launch_mixed(const Problem& problem, const Workspace& workspace, const Cont
   attention::launch_decode_rows(problem, most, workspace, context);
 }
 
-// Prompts that are short beside decode rows would be a few CTAs of the prefill kernel, for which all
-// others wait.
+// Prompts that are short beside decode rows would be a few CTAs of the prefill kernel, for which
+// all others wait.
 const char* wide_refuses(const Problem& problem, const Context& context) {
   if (guess(problem) != Guess::kMixed) return "rows seem to be alike";
   if (const char* reason = decode_refuses(problem, context)) return reason;

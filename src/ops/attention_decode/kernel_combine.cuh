@@ -32,9 +32,9 @@ struct Entry {
   }
 };
 
-// Does this CTA start while the kernel before it runs, where an SM takes `of_sm` of them beside? Such a CTA goes once through all it will do,
-// with whatever it finds, so that its instructions and the places of pieces are at hand when the
-// last CTA of that kernel is done.
+// Does this CTA start while the kernel before it runs, where an SM takes `of_sm` of them beside?
+// Such a CTA goes once through all it will do, with whatever it finds, so that its instructions and
+// the places of pieces are at hand when the last CTA of that kernel is done.
 template <class Shape>
 __device__ __forceinline__ bool starts_early(const Pieces& pieces, int of_sm) {
   if (!Shape::kRoomBeside) return false;
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kCombineThreads)
   write_out(a.out, query, sum.all, column, sum.x);
 }
 
-// Of N sums, and of lanes kLanes, 2 * kLanes, ... apart: all maxima first, so that nothing waits for
-// more than one exponential.
+// Of N sums, and of lanes kLanes, 2 * kLanes, ... apart: all maxima first, so that nothing waits
+// for more than one exponential.
 template <int kLanes, int N>
 __device__ __forceinline__ Added add_lanes(Added (&sums)[N]) {
   float top = -INFINITY;

@@ -295,8 +295,8 @@ __device__ __forceinline__ void stream(const Arguments& a, WorkList<Shape>& list
       brought = false;
       if (done) return;
     }
-    // The first segment's queries are asked for behind the first tiles, unless they are worked on at
-    // once: they overtake what comes from memory, but not all of it.
+    // The first segment's queries are asked for behind the first tiles, unless they are worked on
+    // at once: they overtake what comes from memory, but not all of it.
     if (full ? ended : !Shape::kQuantised && at < 0 && filled > 0) {
       if (at >= 0) {
         if (met > 0) arch::wait(meeting.taken, (met - 1) & 1);

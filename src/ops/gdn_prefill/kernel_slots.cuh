@@ -1,5 +1,5 @@
-// Where the records of each row begin when sequences are given by starts and lengths: the sum of the
-// chunks of the rows before it. By one CTA.
+// Where the records of each row begin when sequences are given by starts and lengths: the sum of
+// the chunks of the rows before it. By one CTA.
 #pragma once
 
 #include "arch/grid_dependency.cuh"

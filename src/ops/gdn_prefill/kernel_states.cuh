@@ -1,7 +1,7 @@
-// The states between pieces of segments, one after another: S_{s+1} = M_s S_s + N_s in float32. The value
-// rows are independent: a CTA has some of them of one head, a thread one key and half of the sum. M
-// of the next two segments come while this one's is multiplied by. N_s is overwritten by S_{s+1};
-// where a segment forgets, it is that already.
+// The states between pieces of segments, one after another: S_{s+1} = M_s S_s + N_s in float32. The
+// value rows are independent: a CTA has some of them of one head, a thread one key and half of the
+// sum. M of the next two segments come while this one's is multiplied by. N_s is overwritten by
+// S_{s+1}; where a segment forgets, it is that already.
 #pragma once
 
 #include "arch/grid_dependency.cuh"

@@ -26,8 +26,8 @@ const char* prefill_relay_refuses(const PrefillProblem& problem, const Context& 
 double prefill_relay_us(const PrefillProblem& problem, const Context& context);
 std::size_t prefill_relay_bytes(const PrefillProblem& problem);
 void launch_prefill_relay(const PrefillProblem& problem, const Workspace&, const Context& context);
-// With so many parts of so many pieces: the plan takes several pieces only of sequences that are too
-// long for a test. Heads of sequences times (parts - 1) times cuts: up to 288.
+// With so many parts of so many pieces: the plan takes several pieces only of sequences that are
+// too long for a test. Heads of sequences times (parts - 1) times cuts: up to 288.
 void launch_prefill_relay_as(const PrefillProblem& problem, const Workspace&, const Context&,
                              int parts, int cuts);
 

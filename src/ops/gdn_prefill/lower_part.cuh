@@ -1,5 +1,5 @@
-// L of a chunk from K K^T, with what the lengths of the keys make of it, by a warpgroup: for whoever
-// makes a chunk's matrices outside of the fused kernel.
+// L of a chunk from K K^T, with what the lengths of the keys make of it, by a warpgroup: for
+// whoever makes a chunk's matrices outside of the fused kernel.
 #pragma once
 
 #include "ops/gdn_prefill/chunk_matrices.cuh"

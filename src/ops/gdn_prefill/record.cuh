@@ -18,8 +18,8 @@ static_assert(sizeof(Factors) % 16 == 0);  // for bulk copies
 
 // Chunks of sequences back to back are numbered without a sum over lengths: those of row r start at
 // begin / 64 + r, because a sequence of n tokens back to back with the next has at most n / 64 + 1
-// chunks in front of it. Some numbers stay unused. Sequences by starts and lengths lie in any order,
-// so theirs are summed up first (kernel_slots.cuh); they need no more.
+// chunks in front of it. Some numbers stay unused. Sequences by starts and lengths lie in any
+// order, so theirs are summed up first (kernel_slots.cuh); they need no more.
 HYLA_HOST_DEVICE constexpr std::int64_t chunk_slots(std::int64_t rows, std::int64_t tokens) {
   return tokens / kChunk + rows;
 }

@@ -1,7 +1,7 @@
 // Segments as sequences of their own, for a kernel that knows of sequences only: row r of a call
 // becomes rows r parts ... r parts + parts - 1, whose initial states are those between the segments
-// (segments.cuh). The first one's is a copy of the sequence's, in the place of M of segment 0, which
-// nobody needs. Final states are written by the segment with the last token.
+// (segments.cuh). The first one's is a copy of the sequence's, in the place of M of segment 0,
+// which nobody needs. Final states are written by the segment with the last token.
 #pragma once
 
 #include "ops/gdn_prefill/segments.cuh"
