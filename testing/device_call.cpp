@@ -9,8 +9,6 @@
 
 namespace hyla::testing {
 
-void DeviceCall::Free::operator()(void* memory) const { cuda::release(memory); }
-
 std::size_t DeviceCall::buffer_index(const TensorView& view) const {
   return static_cast<std::size_t>(&host_.buffer_of(view) - host_.buffers.data());
 }
@@ -28,7 +26,7 @@ DeviceCall::DeviceCall(const Call& host, const DeviceOptions& options)
   }
   for (std::size_t i = 0; i < host.buffers.size(); ++i) {
     buffers_.push_back(
-        {Memory(cuda::allocate(front[i] + host.buffers[i].memory().size())), front[i]});
+        {cuda::Memory(cuda::allocate(front[i] + host.buffers[i].memory().size())), front[i]});
     if (front[i] > 0) cuda::fill_async(buffers_.back().memory.get(), 0xff, front[i]);  // NaN
   }
   upload(host);

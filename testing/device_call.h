@@ -2,11 +2,11 @@
 // included.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "testing/call.h"
+#include "testing/device_memory.h"
 
 namespace hyla::testing {
 
@@ -34,12 +34,8 @@ class DeviceCall {
   void upload(const Call& other) const;
 
  private:
-  struct Free {
-    void operator()(void* memory) const;
-  };
-  using Memory = std::unique_ptr<void, Free>;
   struct DeviceBuffer {
-    Memory memory;
+    cuda::Memory memory;
     std::size_t front;  // bytes before the copy of the host's memory
 
     std::byte* copy() const { return static_cast<std::byte*>(memory.get()) + front; }
@@ -50,7 +46,7 @@ class DeviceCall {
   Params params_;
   Context context_;
   std::vector<DeviceBuffer> buffers_;
-  Memory workspace_;
+  cuda::Memory workspace_;
   std::size_t workspace_bytes_ = 0;
 };
 

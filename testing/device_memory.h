@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 
 namespace hyla::testing::cuda {
@@ -17,6 +18,10 @@ inline constexpr std::size_t kColdBytes = std::size_t{512} << 20;
 
 void* allocate(std::size_t bytes);
 void release(void* memory);
+struct Release {
+  void operator()(void* memory) const { release(memory); }
+};
+using Memory = std::unique_ptr<void, Release>;  // of allocate()
 // From now on what is released waits for the next that asks for as much. Checks allocate the same
 // small tensors again and again, and where processes share a device every call of the driver waits
 // for the others. Not with HYLA_EXACT_MEMORY in the environment: memory checkers see no farther

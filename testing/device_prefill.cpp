@@ -100,8 +100,6 @@ void check(const ProblemSpec& spec) {
 
 }  // namespace
 
-void DeviceArena::Free::operator()(void* memory) const { cuda::release(memory); }
-
 void DeviceArena::restart(std::size_t bytes) {
   used_ = 0;
   if (bytes <= bytes_) return;

@@ -2,11 +2,11 @@
 // take longer to fill on the host and to send than to measure.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "testing/call.h"
+#include "testing/device_memory.h"
 #include "testing/problem_string.h"
 
 namespace hyla::testing {
@@ -20,10 +20,7 @@ class DeviceArena {
   static constexpr std::size_t kAlignment = 256;
 
  private:
-  struct Free {
-    void operator()(void* memory) const;
-  };
-  std::unique_ptr<void, Free> memory_;
+  cuda::Memory memory_;
   std::size_t bytes_ = 0, used_ = 0;
 };
 

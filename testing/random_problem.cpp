@@ -76,6 +76,12 @@ CaseOptions CaseOptions::hostile() {
   return {true, true, true, true, true, true, true, true, true, true, 0};
 }
 
+CaseOptions CaseOptions::scattered() {
+  CaseOptions options;
+  options.shuffled = options.padding = options.elsewhere = true;
+  return options;
+}
+
 CaseOptions CaseOptions::drawn(std::uint64_t seed) {
   const std::uint64_t bits = Random(seed, "case options").bits(0);
   CaseOptions options;

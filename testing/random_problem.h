@@ -27,6 +27,8 @@ struct CaseOptions {
 
   static CaseOptions plain() { return {}; }
   static CaseOptions hostile();
+  // Slots and pages in any order, rows without any, and rows that write elsewhere.
+  static CaseOptions scattered();
   // Each option on or off, by the seed.
   static CaseOptions drawn(std::uint64_t seed);
 };

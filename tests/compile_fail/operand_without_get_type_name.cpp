@@ -1,23 +1,10 @@
 // expect: KV operand: .*get_type_name.* is missing
 // lines: 1
-#include <hyla/attention_reference.h>
+#include "complete.h"
 
-#include <cstdint>
-#include <string>
-
-struct Operand {
-  using device_type = Operand;
-  using dtype = float;
-  static constexpr int page_size = 0;
-  const float* data = nullptr;
-  template <int tile_size>
-  const float* block_paged_ptr(std::uint32_t, std::uint32_t token, std::uint32_t,
-                               std::uint32_t head_dim = 0) const {
-    return data + token * 16 + head_dim;
-  }
-  std::int64_t cache_length(std::int64_t) const { return 4; }
-  std::uint32_t max_context_length() const { return 4; }
-  std::uint32_t row_idx(std::uint32_t, std::uint32_t token) const { return token; }
+struct Operand : Complete {
+ private:
+  using Complete::get_type_name;
 };
 
 void call(const hyla::attention::RunParams& params, const Operand& k, const Operand& v) {

@@ -48,12 +48,11 @@ void check_widened(const std::string& problem, const CaseOptions& options) {
   RunParams params = std::get<RunParams>(gpu.params());
   params.impl = "cuda_prefill";
   std::vector<std::byte> held(bytes);
-  void* memory = cuda::allocate(bytes);
-  cuda::fill(memory, 0xff, bytes);
-  attention::run(params, {memory, bytes, gpu.context().device}, gpu.context());
+  const cuda::Memory memory(cuda::allocate(bytes));
+  cuda::fill(memory.get(), 0xff, bytes);
+  attention::run(params, {memory.get(), bytes, gpu.context().device}, gpu.context());
   cuda::synchronize();
-  cuda::download(held.data(), memory, bytes);
-  cuda::release(memory);
+  cuda::download(held.data(), memory.get(), bytes);
   const auto ones = std::count(held.begin(), held.end(), std::byte{0xff});
   const std::int64_t written = static_cast<std::int64_t>(bytes) - ones;
   EXPECT_GT(widened_bytes(spec), 0) << problem;
@@ -124,19 +123,18 @@ TEST_F(GpuAttentionWidened, AnyRoom) {
     for (std::size_t less : {300, 700, 1000, 1300}) {
       if (less * token < most - least) rooms.push_back(most - less * token);
     }
-    void* memory = cuda::allocate(most);
+    const cuda::Memory memory(cuda::allocate(most));
     for (const std::size_t bytes : rooms) {
-      cuda::fill(memory, 0xff, most);
+      cuda::fill(memory.get(), 0xff, most);
       gpu.upload(call);
       RunParams limited = p;
       limited.impl = "cuda_prefill";
-      attention::run(limited, {memory, bytes, gpu.context().device}, gpu.context());
+      attention::run(limited, {memory.get(), bytes, gpu.context().device}, gpu.context());
       const Comparison comparison = judge.compare(gpu.result());
       EXPECT_TRUE(comparison.ok) << problem << " with " << bytes << " of " << most
                                  << " bytes: " << comparison.failure << " (error "
                                  << comparison.max_error << ", bound " << comparison.bound << ")";
     }
-    cuda::release(memory);
   }
 }
 

@@ -81,6 +81,14 @@ inline void check_replays(const std::string& problem, const CaseOptions& options
   }
 }
 
+inline void expect_same_bits(const Call& first, const Call& again, const std::string& what) {
+  for (std::size_t i = 0; i < first.buffers.size(); ++i) {
+    const Buffer& a = first.buffers[i];
+    EXPECT_TRUE(std::equal(a.data(), a.data() + a.data_bytes(), again.buffers[i].data()))
+        << what << " " << a.name();
+  }
+}
+
 // The same call gives the same bits.
 inline void check_repeats(const std::string& problem) {
   const Call call = random_call(parse_problem(problem));
@@ -90,12 +98,7 @@ inline void check_repeats(const std::string& problem) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     gpu.upload(call);
     gpu.launch("");
-    const Call again = gpu.result();
-    for (std::size_t i = 0; i < first.buffers.size(); ++i) {
-      const Buffer& a = first.buffers[i];
-      EXPECT_TRUE(std::equal(a.data(), a.data() + a.data_bytes(), again.buffers[i].data()))
-          << problem << " " << a.name();
-    }
+    expect_same_bits(first, gpu.result(), problem);
   }
 }
 

@@ -51,8 +51,7 @@ TEST_F(GpuConv, HostileTensors) {
 
 // Rows are found among cu_seqlens by a search in rounds of 32; from 64 rows on a step takes two.
 TEST_F(GpuConv, ManyRows) {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   for (const char* rows :
        {"conv_prefill:lens=3x33", "conv_prefill:lens=0x40+20x31+0x1100+1x7+50",
         "conv_prefill:lens=2x1500", "conv_update:b=63", "conv_update:b=64", "conv_update:b=129",
@@ -67,8 +66,7 @@ TEST_F(GpuConv, SameBitsEveryTime) {
 }
 
 TEST_F(GpuConv, ACapturedGraphFollowsNewSlots) {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   for (const std::string& operation : kConvolutions) {
     check_replays(operation + "hq=2,hv=4,k=16,v=16,slots=32", options);
   }

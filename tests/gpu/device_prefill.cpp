@@ -21,12 +21,11 @@ TEST_F(GpuDevicePrefill, NumbersAreThoseOfTheHost) {
        {std::pair{DType::kFloat32, 0x1p-24}, std::pair{DType::kBFloat16, 0x1p-8},
         std::pair{DType::kFloat16, 0x1p-11}}) {
     Buffer got("numbers", dtype, {kCount});
-    void* const memory = cuda::allocate(got.data_bytes());
-    cuda::fill(memory, 0xff, got.data_bytes());
-    cuda::fill_normal(memory, dtype, kCount, kMean, kDeviation, 7);
+    const cuda::Memory memory(cuda::allocate(got.data_bytes()));
+    cuda::fill(memory.get(), 0xff, got.data_bytes());
+    cuda::fill_normal(memory.get(), dtype, kCount, kMean, kDeviation, 7);
     cuda::synchronize();
-    cuda::download(got.data(), memory, got.data_bytes());
-    cuda::release(memory);
+    cuda::download(got.data(), memory.get(), got.data_bytes());
     const Random random(7, "device");
     double worst = 0;
     for (std::int64_t i = 0; i < kCount; ++i) {

@@ -35,8 +35,7 @@ void check_far(const std::string& problem, const CaseOptions& options) {
 }
 
 TEST_F(GpuFarPools, EveryOperationWithAPool) {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   for (const char* problem :
        {"gdn_decode:b=9,hq=2,hv=4", "gdn_decode:b=9,hq=2,hv=4,layout=kv,state=bf16",
         "gdn_mtp:b=5,t=3,hq=2,hv=4", "gdn_mtp:b=5,t=8,hq=2,hv=4,layout=kv",

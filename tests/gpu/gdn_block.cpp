@@ -137,8 +137,7 @@ TEST_F(GpuBlock, SameBitsEveryTime) {
 }
 
 TEST_F(GpuBlock, ACapturedGraphFollowsNewSlotsAndLengths) {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   for (const char* problem : {"gdn_mtp:lens=1+8+0+11+2,hq=2,hv=4,slots=32,mode=accepted",
                               "gdn_mtp:lens=1+4+2,hq=2,hv=4,slots=32,layout=kv"}) {
     check_replays(problem, options);

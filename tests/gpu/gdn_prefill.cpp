@@ -252,8 +252,7 @@ TEST_F(GpuPrefill, SameBitsEveryTime) {
 }
 
 TEST_F(GpuPrefill, ACapturedGraphFollowsNewSlotsAndLengths) {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   for (const char* lens : {"200+64+30+0+65", "1500+700", "1400+64x9", "0x3+70x4+1200+1"}) {
     check_replays(std::string("gdn_prefill:lens=") + lens + ",hq=1,hv=2,slots=32", options);
   }

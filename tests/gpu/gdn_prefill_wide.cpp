@@ -119,8 +119,7 @@ TEST_F(GpuPrefillWide, SameBitsEveryTime) {
 }
 
 TEST_F(GpuPrefillWide, ACapturedGraphFollowsNewSlotsAndLengths) {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   check_replays("gdn_prefill:lens=200+64+30+0+65,hq=1,hv=1,k=256,v=64,slots=32", options);
 }
 

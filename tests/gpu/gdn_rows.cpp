@@ -128,8 +128,7 @@ TEST_F(GpuRows, SameBitsEveryTime) {
 }
 
 TEST_F(GpuRows, ACapturedGraphFollowsNewSlotsAndLengths) {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   for (const std::string& operation : kOperations) {
     check_replays(operation + "hq=2,hv=4,k=64,v=64,slots=32", options);
   }

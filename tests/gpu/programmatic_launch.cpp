@@ -127,7 +127,7 @@ class Chain {
 
  private:
   struct Memory {
-    std::unique_ptr<void, decltype(&cuda::release)> data{nullptr, &cuda::release};
+    cuda::Memory data;
     std::size_t bytes = 0;
   };
 

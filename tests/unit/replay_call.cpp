@@ -20,8 +20,7 @@ const std::vector<std::string> kProblems = {
     "attention_append:lens=30+0+1,kvlen=40,hk=2,d=8,page=16"};
 
 CaseOptions with_slots() {
-  CaseOptions options;
-  options.shuffled = options.padding = options.elsewhere = true;
+  CaseOptions options = CaseOptions::scattered();
   return options;
 }
 

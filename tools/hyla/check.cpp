@@ -134,8 +134,7 @@ class Checker {
   // A graph of the call, replayed on other slots, lengths and values.
   void replayed() {
     variant_ = "replayed graph";
-    CaseOptions options;
-    options.shuffled = options.padding = options.elsewhere = true;
+    CaseOptions options = CaseOptions::scattered();
     const Call call = testing::random_call(spec_, options);
     const Call next = testing::replay_call(spec_, options, call, 1);
     const Judge judge(next);
@@ -151,8 +150,7 @@ class Checker {
 
   void far_pools() {
     variant_ = "far pool";
-    CaseOptions options;
-    options.shuffled = options.padding = options.elsewhere = true;
+    CaseOptions options = CaseOptions::scattered();
     const Call near = testing::random_call(spec_, options);
     const std::int64_t shift = testing::far_shift(near);
     if (shift == 0) throw InvalidArgument("--far", "problems with a pool", to_string(spec_));
