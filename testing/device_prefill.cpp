@@ -78,8 +78,12 @@ gdn::PrefillParams make(const ProblemSpec& spec, const Shared& shared, Maker& ma
       gdn::Gate::raw(maker.normal(spec.io, {total, heads}, 0, 1), shared.A_log, shared.dt_bias);
   p.beta = gdn::Beta::logit(maker.normal(spec.io, {total, heads}, 0, 1));
   const bool kv = spec.layout == gdn::StateLayout::kKV;
-  p.state =
-      maker.normal(spec.state, {rows, heads, kv ? spec.k : spec.v, kv ? spec.v : spec.k}, 0, 0.3);
+  const std::int64_t outer = kv ? spec.k : spec.v, inner = kv ? spec.v : spec.k;
+  if (spec.initial) {
+    p.state = maker.normal(spec.state, {rows, heads, outer, inner}, 0, 0.3);
+  } else {
+    p.state_out = maker.tensor(spec.state, {rows, heads, outer, inner});
+  }
   p.cu_seqlens = shared.cu_seqlens;
   if (spec.longest) p.max_length = *std::max_element(lengths.begin(), lengths.end());
   p.layout = spec.layout;

@@ -259,6 +259,8 @@ constexpr Key kKeys[] = {
     choice<&S::rope, kRopes>("rope", kAppend, "which values of a key are rotated together"),
     integer<&S::checkpoint, Range{0, kMaxTokens, 64}>("checkpoint", kPrefill,
                                                       "a checkpoint every n tokens; 0: none"),
+    choice<&S::initial, kSwitch>("initial", kPrefill,
+                                 "start from the states of the pool, or from zero"),
     choice<&S::longest, kSwitch>("longest", kPrefill,
                                  "is the length of the longest row given (max_length)?"),
     choice<&S::device, kDevices>("device", kAny, "where it runs"),

@@ -63,6 +63,7 @@ struct ProblemSpec {
   std::int64_t window = 0;  // of mask = window or chunked
   Rope rope = Rope::kNone;
   std::int64_t checkpoint = 0;  // every n tokens; 0: none
+  bool initial = true;          // prefill: states come from the pool, or start from zero
   bool longest = true;          // does the host know the tokens of the longest row?
   Device::Kind device = Device::Kind::kCpu;
   std::string impl;  // empty: the best

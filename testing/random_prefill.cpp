@@ -45,8 +45,8 @@ struct PrefillStates {
 
   PrefillStates(CaseBuilder& b, const Rows& r, std::int64_t h) : builder(b), rows(r), heads(h) {
     const ProblemSpec& spec = builder.spec();
-    elsewhere = builder.has("state_out", 0.25);
-    from_zero = builder.has("no state", 0.15);
+    elsewhere = builder.has("state_out", 0.25) || !spec.initial;
+    from_zero = builder.has("no state", 0.15) || !spec.initial;
     in_slots = builder.has("checkpoint_slots", 0.5) && (elsewhere || !from_zero);
     listed = builder.options().extras;
     if (spec.checkpoint == 0) return;

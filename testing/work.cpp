@@ -28,7 +28,8 @@ Work gdn(const ProblemSpec& spec) {
   const std::vector<std::int64_t> lengths = row_lengths(spec);
   const auto rows = static_cast<double>(lengths.size());
   const double state = heads * static_cast<double>(spec.k * spec.v);
-  double states = rows + (spec.mode == Mode::kAll ? tokens : rows);  // read + written
+  // Read and written.
+  double states = (spec.initial ? rows : 0) + (spec.mode == Mode::kAll ? tokens : rows);
   for (std::int64_t length : lengths) {
     if (spec.checkpoint != 0) states += static_cast<double>(length / spec.checkpoint);
   }

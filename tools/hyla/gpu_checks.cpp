@@ -171,6 +171,7 @@ void add_prefill(Checks& checks) {
       spec.hk = spec.hv = 1;
     }
     if (gdn_work(spec) > kMostWork) spec.hq = spec.hk = spec.hv = 1;
+    spec.initial = draw.chance(0.85);
     checks.add(spec);
   });
 }

@@ -255,23 +255,27 @@ const std::vector<const char*> kGpu = {
     "attention_prefill:lens=90+1x6+4,kvlen=300,hq=16,hk=2,d=256,page=64,device=cuda",
 };
 
-// Chunked prefill: the shapes that others publish, very short ones, one long among many short.
+// Chunked prefill: the shapes that others were measured with, from zero as they were; those that
+// others publish, very short ones, one long among many short.
 const std::vector<const char*> kPrefill = {
-    "gdn_prefill:lens=32768,device=cuda",
-    "gdn_prefill:lens=8192,device=cuda",
-    "gdn_prefill:lens=2048,device=cuda",
+    "gdn_prefill:lens=32768,initial=0,device=cuda",
+    "gdn_prefill:lens=8192,initial=0,device=cuda",
+    "gdn_prefill:lens=2048,initial=0,device=cuda",
+    "gdn_prefill:lens=8192x4,initial=0,device=cuda",
+    "gdn_prefill:lens=1024x8,initial=0,device=cuda",
+    "gdn_prefill:lens=16384x2,initial=0,device=cuda",
+    "gdn_prefill:lens=256x64,initial=0,device=cuda",
+    "gdn_prefill:lens=32768,hq=2,hv=8,initial=0,device=cuda",
+    "gdn_prefill:lens=8192,hq=2,hv=8,initial=0,device=cuda",
+    "gdn_prefill:lens=4096x8,hq=2,hv=8,initial=0,device=cuda",
+    "gdn_prefill:lens=32768,hq=16,hv=64,initial=0,device=cuda",
+    "gdn_prefill:lens=8192x4,hq=16,hv=64,initial=0,device=cuda",
+    "gdn_prefill:lens=32768,hq=16,hv=48,initial=0,device=cuda",
+    "gdn_prefill:lens=4096x8,hq=16,hv=48,initial=0,device=cuda",
+    "gdn_prefill:lens=131072,hq=4,hv=8,initial=0,device=cuda",
     "gdn_prefill:lens=8192x4,device=cuda",
     "gdn_prefill:lens=1024x8,device=cuda",
-    "gdn_prefill:lens=16384x2,device=cuda",
     "gdn_prefill:lens=256x64,device=cuda",
-    "gdn_prefill:lens=32768,hq=2,hv=8,device=cuda",
-    "gdn_prefill:lens=8192,hq=2,hv=8,device=cuda",
-    "gdn_prefill:lens=4096x8,hq=2,hv=8,device=cuda",
-    "gdn_prefill:lens=32768,hq=16,hv=64,device=cuda",
-    "gdn_prefill:lens=8192x4,hq=16,hv=64,device=cuda",
-    "gdn_prefill:lens=32768,hq=16,hv=48,device=cuda",
-    "gdn_prefill:lens=4096x8,hq=16,hv=48,device=cuda",
-    "gdn_prefill:lens=131072,hq=4,hv=8,device=cuda",
     "gdn_prefill:lens=4096,device=cuda",
     "gdn_prefill:lens=16384,device=cuda",
     "gdn_prefill:lens=2048x4,device=cuda",
@@ -297,7 +301,7 @@ const std::vector<const char*> kPrefill = {
     "gdn_prefill:lens=8192,k=256,v=256,device=cuda",
     "gdn_prefill:lens=8192x4,k=256,v=256,device=cuda",
     "gdn_prefill:lens=1024,k=256,v=256,device=cuda",
-    "gdn_prefill:lens=8192x4,norm=1,gate=raw,beta=logit,device=cuda",
+    "gdn_prefill:lens=8192x4,norm=1,gate=raw,beta=logit,initial=0,device=cuda",
 };
 
 // Attention prefill: the shapes of its targets, a chunk behind a long context, pages of one token,
