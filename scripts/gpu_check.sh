@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU: builds with CUDA, runs the GPU tests and `hyla check --suite gpu`, the
-# memory checkers over some of them, measures the benchmarks and writes bench/results/<gpu>.json.
+# Everything that needs a GPU: builds with CUDA, runs the GPU tests, `hyla check --suite gpu` and the
+# example with an operand of its own, the memory checkers over some of them, measures the benchmarks
+# and writes bench/results/<gpu>.json, then runs the Python half. Wrong kernels are not measured. The
+# results do not depend on Python, so they stay whatever comes of it, and say what did.
 # Works offline where the tools are already there.
 # HYLA_BUILD names a build of these very sources to use instead of making one; HYLA_TEST_SECONDS is
 # how long a single test, or a share of the check, may take (240).
@@ -13,7 +15,11 @@ if ! command -v nvidia-smi >/dev/null 2>&1 || ! nvidia-smi -L >/dev/null 2>&1; t
 fi
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
 name=$(printf '%s' "$gpu" | tr '[:upper:]' '[:lower:]' | sed 's/^nvidia //; s/[^a-z0-9]\{1,\}/-/g')
-echo "gpu-check: $gpu"
+query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits | head -n 1; }
+driver=$(query driver_version)
+max_sm_clock=$(query clocks.max.sm)
+max_memory_clock=$(query clocks.max.mem)
+echo "gpu-check: $gpu, driver $driver, clocks up to $max_sm_clock MHz, memory $max_memory_clock MHz"
 
 # clang-format and the like are no reason to stop here; a missing library stops the configure step.
 scripts/setup.sh --check || echo "gpu-check: going on without them"
@@ -25,64 +31,75 @@ if [ -z "${HYLA_BUILD:-}" ]; then
 fi
 tests=$build/tests/hyla_gpu_tests
 tool=$build/bin/hyla
+examples=(user_operand_cuda recurrence_kernel)
+for program in "$tests" "$tool" "${examples[@]/#/$build/examples/example_}"; do
+  if [ ! -x "$program" ]; then
+    echo "gpu-check: there is no $program in this build" >&2
+    exit 1
+  fi
+done
+# What is measured must be what is here, and that is known before anything is.
+digest=$(scripts/sources_digest.sh)
+python3 scripts/check_digest.py "$tool" "$digest"
 seconds=${HYLA_TEST_SECONDS:-240}
-# The float64 reference on the CPU takes most of the time, so several processes share the GPU.
+# A process mostly waits, for the driver and for the reference on the CPU, so several share the GPU.
 workers=$(($(nproc) < 16 ? $(nproc) : 16))
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
 failed=0
-if [ -x "$tests" ] && [ -x "$tool" ]; then
-  export tests tool seconds logs
-  # One line a job: a test by its name, or a share of the check. A kernel that does not end must not
-  # hide which test called it, so each is a process with a time limit.
-  job() {
-    local name=$1 status=0 began=$SECONDS
-    export OMP_NUM_THREADS=1
-    case $name in
-    check/*) timeout -k 5 "$seconds" "$tool" check --suite gpu --cases 3 --share "${name#check/}" \
-      --trace --json "$logs/check.${name//\//.}.json" ;;
-    *) timeout -k 5 "$seconds" "$tests" --gtest_filter="$name" ;;
-    esac >"$logs/${name//\//.}.log" 2>"$logs/${name//\//.}.err" </dev/null || status=$?
-    echo "$status $((SECONDS - began)) $name"
-  }
-  export -f job
-  began=$SECONDS
-  # The slow ones first, so that the last one to end is a short one.
-  slow='(GpuPrefill|GpuDecodeOf|GpuRows|GpuFarPools|GpuAttentionWidened|GpuBlockOf|GpuConv)'
-  "$tests" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^  / { print suite $1 }' >"$logs/names"
-  for ((i = 0; i < workers; i++)); do echo "check/$i/$workers"; done >"$logs/shares"
-  {
-    grep -E "$slow" "$logs/names" || true
-    cat "$logs/shares"
-    grep -vE "$slow" "$logs/names" || true
-  } | xargs -P "$workers" -I{} bash -c 'job {}' >"$logs/done"
-  total=$(wc -l <"$logs/names")
-  echo "gpu-check: $total tests and $workers shares of hyla check in $((SECONDS - began)) s; the slowest:"
-  sort -k 2 -rn "$logs/done" | head -n 5 | awk '{ print "  " $2 " s  " $3 }'
-  while read -r status _ what; do
-    [ "$status" = 0 ] && continue
-    failed=1
-    file=$logs/${what//\//.}
-    if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-      echo "gpu-check: $what did not end within $seconds s: $(tail -n 1 "$file.err")"
-    else
-      echo "gpu-check: $what failed ($status)"
-    fi
-    grep -vE '^\[ +(RUN|OK) |^\[[-=]+\]|^$|  ok$' "$file.log" | tail -n 40 || true
-    tail -n 3 "$file.err"
-  done <"$logs/done"
-  [ "$(wc -l <"$logs/done")" = $((total + workers)) ] || failed=1
-  # Every CUDA implementation of the tables must have had a problem to solve.
-  python3 scripts/sum_checks.py "$tool" "$logs"/check.*.json || failed=1
-else
-  echo "gpu-check: there are no GPU tests or no tool in this build" >&2
+export tests tool build seconds logs
+# One line a job: a test by its name, a share of the check, or an example. A kernel that does not end
+# must not hide which test called it, so each is a process with a time limit.
+job() {
+  local name=$1 status=0 began=$SECONDS
+  export OMP_NUM_THREADS=1
+  case $name in
+  check/*) timeout -k 5 "$seconds" "$tool" check --suite gpu --cases 3 --share "${name#check/}" \
+    --trace --json "$logs/check.${name//\//.}.json" ;;
+  example/*) timeout -k 5 "$seconds" "$build/examples/example_${name#example/}" ;;
+  *) timeout -k 5 "$seconds" "$tests" --gtest_filter="$name" ;;
+  esac >"$logs/${name//\//.}.log" 2>"$logs/${name//\//.}.err" </dev/null || status=$?
+  echo "$status $((SECONDS - began)) $name"
+}
+export -f job
+began=$SECONDS
+# The slow ones first, so that the last one to end is a short one.
+slow='(GpuPrefill|GpuDecodeOf|GpuRows|GpuFarPools|GpuAttentionWidened|GpuBlockOf|GpuConv)'
+"$tests" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^  / { print suite $1 }' >"$logs/names"
+for ((i = 0; i < workers; i++)); do echo "check/$i/$workers"; done >"$logs/shares"
+printf 'example/%s\n' "${examples[@]}" >"$logs/examples"
+{
+  grep -E "$slow" "$logs/names" || true
+  cat "$logs/shares" "$logs/examples"
+  grep -vE "$slow" "$logs/names" || true
+} | xargs -P "$workers" -I{} bash -c 'job {}' >"$logs/done"
+total=$(wc -l <"$logs/names")
+echo "gpu-check: $total tests, $workers shares of hyla check and ${#examples[@]} examples in" \
+  "$((SECONDS - began)) s; the slowest:"
+sort -k 2 -rn "$logs/done" | head -n 5 | awk '{ print "  " $2 " s  " $3 }'
+while read -r status _ what; do
+  [ "$status" = 0 ] && continue
   failed=1
-fi
+  file=$logs/${what//\//.}
+  if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+    echo "gpu-check: $what did not end within $seconds s: $(tail -n 1 "$file.err")"
+  else
+    echo "gpu-check: $what failed ($status)"
+  fi
+  grep -vE '^\[ +(RUN|OK) |^\[[-=]+\]|^$|  ok$' "$file.log" | tail -n 40 || true
+  tail -n 3 "$file.err"
+done <"$logs/done"
+[ "$(wc -l <"$logs/done")" = $((total + workers + ${#examples[@]})) ] || failed=1
+for example in "${examples[@]}"; do sed 's/^/  /' "$logs/example.$example.log"; done
+# Every CUDA implementation of the tables must have had a problem to solve.
+summary=$(python3 scripts/sum_checks.py "$tool" "$logs"/check.*.json) || failed=1
+echo "$summary"
 # The most unfriendly tensors once more under the checkers of memory, barriers and races. racecheck
 # does not follow a hand-over through an mbarrier at which one lane arrives for its warp, by which
 # prefill and attention work, and reports it as a race; their tests compare bits between runs.
 # initcheck does not see what the copy engine writes; instead every workspace begins as NaN.
+sanitized=''
 if [ "$failed" = 0 ] && command -v compute-sanitizer >/dev/null 2>&1; then
   export HYLA_EXACT_MEMORY=1
   began=$SECONDS
@@ -102,7 +119,9 @@ if [ "$failed" = 0 ] && command -v compute-sanitizer >/dev/null 2>&1; then
   done | xargs -P "$workers" -L 1 bash -c 'sanitize "$1" "$2"' - >"$logs/sanitized"
   unset HYLA_EXACT_MEMORY
   for tool_name in memcheck synccheck racecheck; do
-    echo "gpu-check: $tool_name: $(cat "$logs/$tool_name".* | grep -c '^\[       OK') tests," \
+    count=$(cat "$logs/$tool_name".* | grep -c '^\[       OK') || true
+    sanitized+="${sanitized:+, }$tool_name $count tests"
+    echo "gpu-check: $tool_name: $count tests," \
       "$(grep -h SUMMARY "$logs/$tool_name".* | sed 's/^=* //' | sort | uniq -c | tr -s ' \n' ' ')"
   done
   while read -r status what; do
@@ -117,9 +136,6 @@ elif [ "$failed" = 0 ]; then
   echo "gpu-check: not run under compute-sanitizer, which is not here" >&2
 fi
 
-digest=$(scripts/sources_digest.sh)
-driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
-clock=$(nvidia-smi --query-gpu=clocks.max.sm --format=csv,noheader,nounits | head -n 1)
 # COMMIT names the sources where they came without their history.
 commit=${COMMIT:-$(git rev-parse --verify -q HEAD 2>/dev/null || echo unknown)}
 if [ -z "${COMMIT:-}" ] && [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then commit+=-modified; fi
@@ -131,19 +147,34 @@ if [ "$failed" = 0 ] && python3 scripts/measure_cudnn.py "$logs/peers.json" "${p
   peers=(--peers "$logs/peers.json")
 fi
 raw=$logs/bench.json
+stamp() { # what came of the Python half
+  python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" \
+    machine.name="$gpu" machine.driver="$driver" machine.max_sm_clock_mhz="$max_sm_clock" \
+    machine.max_memory_clock_mhz="$max_memory_clock" machine.sm_clock_mhz_after="$clock" \
+    checks.tests="$total tests and ${#examples[@]} examples passed" checks.hyla_check="$summary" \
+    checks.sanitizers="${sanitized:-not run}" checks.python="$1"
+}
+measured=0
 if [ "$failed" = 1 ]; then
-  echo "gpu-check: not measured, since the tests failed" >&2
-elif "$build/bin/hyla" bench --suite gpu,prefill,attention --min-time 0.06 "${peers[@]}" --json "$raw"; then
-  python3 scripts/stamp_result.py "$raw" "bench/results/$name.json" "$digest" "$commit" "$gpu" \
-    "$driver" "$clock"
+  echo "gpu-check: not measured, since the tests failed; bench/results is unchanged" >&2
+elif "$tool" bench --suite gpu,prefill,attention --min-time 0.06 "${peers[@]}" --json "$raw"; then
+  clock=$(query clocks.sm)
+  echo "gpu-check: $clock MHz after the benchmark"
+  if stamp "not run"; then measured=1; else failed=1; fi
 else
   echo "gpu-check: the benchmark failed; bench/results is unchanged" >&2
   failed=1
 fi
 
-python_status=0
-scripts/gpu_python.sh || python_status=$?
-if [ "$python_status" != 0 ] && [ "$python_status" != 77 ]; then failed=1; fi
+python=passed
+scripts/gpu_python.sh || python="failed ($?)"
+if [ "$python" = "failed (77)" ]; then
+  python="not run"
+elif [ "$python" != passed ]; then
+  echo "gpu-check: the Python half $python"
+  failed=1
+fi
+if [ "$measured" = 1 ]; then stamp "$python" || failed=1; fi
 
 if [ "$failed" = 0 ]; then echo "gpu-check: passed"; else echo "gpu-check: FAILED"; fi
 exit "$failed"

@@ -28,7 +28,9 @@ def main() -> None:
         try:
             result = json.loads(path.read_text())
             date, commit = result.get("date", "no date"), str(result.get("commit", "?"))[:12]
-            print(f"gpu-status: {path.stem}: {verdict(result, digest)}, {date}, commit {commit}")
+            python = result.get("checks", {}).get("python", "")
+            note = f", its Python half {python}" if python.startswith("failed") else ""
+            print(f"gpu-status: {path.stem}: {verdict(result, digest)}, {date}, commit {commit}{note}")
         except (OSError, ValueError, AttributeError) as error:
             print(f"gpu-status: {path.stem}: unreadable ({error})")
 

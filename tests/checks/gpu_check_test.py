@@ -12,8 +12,10 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 
 NVIDIA_SMI = """case "$*" in
 -L) echo "GPU 0" ;;
-*name*) echo "NVIDIA H200" ;;
-*) echo 1 ;;
+*=name*) echo "NVIDIA H200" ;;
+*=driver_version*) echo 580.1 ;;
+*=clocks.max.sm*) echo 1980 ;;
+*) echo 1755 ;;
 esac"""
 
 TESTS = """case "$1" in
@@ -34,7 +36,8 @@ echo "========= ERROR SUMMARY: 0 errors"
 """
 
 TOOL = """case "$1" in
-info) echo '{"operations": {"gdn.decode": ["cuda_vk", "cpu", "reference"]}}' ;;
+info) echo '{"sources_digest": "'"${DIGEST:-$(scripts/sources_digest.sh)}"'",
+  "operations": {"gdn.decode": ["cuda_vk", "cpu", "reference"]}}' ;;
 check)
   while [ "$#" -gt 0 ]; do
     case "$1" in --share) share=$2 ;; --json) json=$2 ;; esac
@@ -55,6 +58,9 @@ bench)
   ;;
 esac"""
 
+EXAMPLE = """echo "largest difference 0.0078"
+if [ "${0##*/example_}" = "$BAD_EXAMPLE" ]; then exit 1; fi"""
+
 
 class GpuCheck(unittest.TestCase):
     def setUp(self):
@@ -67,7 +73,9 @@ class GpuCheck(unittest.TestCase):
         self.write("bin/compute-sanitizer", SANITIZER)
         self.write("build/tests/hyla_gpu_tests", TESTS)
         self.write("build/bin/hyla", TOOL)
-        self.write("scripts/gpu_python.sh", "exit 77")
+        for example in ("user_operand_cuda", "recurrence_kernel"):
+            self.write(f"build/examples/example_{example}", EXAMPLE)
+        self.write("scripts/gpu_python.sh", "exit ${PYTHON_STATUS:-0}")
         self.write("scripts/setup.sh", "exit 0")
         (self.root / "scripts" / "measure_cudnn.py").write_text("raise SystemExit(1)\n")
         (self.root / "src" / "ops").mkdir(parents=True)
@@ -93,15 +101,55 @@ class GpuCheck(unittest.TestCase):
             self.assertIn(text, output)
         self.assertFalse((self.root / "bench/results/h200.json").exists(), output)
 
+    def result(self):
+        return json.loads((self.root / "bench/results/h200.json").read_text())
+
     def test_good(self):
         status, output = self.run_check()
         self.assertEqual(status, 0, output)
-        self.assertIn("3 tests and 4 shares", output)
+        self.assertIn("NVIDIA H200, driver 580.1, clocks up to 1980 MHz, memory 1755 MHz", output)
+        self.assertIn("3 tests, 4 shares of hyla check and 2 examples", output)
         self.assertIn("hyla check --suite gpu: 1 problems, 4 by their implementations, 0 failed", output)
         self.assertIn("synccheck: 2 tests", output)
         self.assertIn("gpu-check: passed", output)
-        result = json.loads((self.root / "bench/results/h200.json").read_text())
+        result = self.result()
         self.assertEqual(result["commit"], "abc")
+        self.assertEqual(result["machine"]["driver"], "580.1")
+        self.assertEqual(result["machine"]["max_sm_clock_mhz"], 1980)
+        self.assertEqual(result["checks"]["tests"], "3 tests and 2 examples passed")
+        self.assertEqual(result["checks"]["python"], "passed")
+        self.assertIn("memcheck 2 tests", result["checks"]["sanitizers"])
+
+    def test_a_build_of_other_kernels_is_refused_before_the_tests(self):
+        status, output = self.run_check(DIGEST="0123")
+        self.assertEqual(status, 1, output)
+        self.assertIn("built from other kernels (0123", output)
+        self.assertNotIn("shares of hyla check", output)
+
+    def test_a_build_without_the_example_is_refused_before_the_tests(self):
+        (self.root / "build/examples/example_user_operand_cuda").unlink()
+        status, output = self.run_check()
+        self.assertEqual(status, 1, output)
+        self.assertIn("there is no build/examples/example_user_operand_cuda", output)
+        self.assertNotIn("shares of hyla check", output)
+
+    def test_results_stay_when_python_fails_and_say_so(self):
+        status, output = self.run_check(PYTHON_STATUS="3")
+        self.assertEqual(status, 1, output)
+        self.assertIn("the Python half failed (3)", output)
+        self.assertIn("gpu-check: FAILED", output)
+        self.assertEqual(self.result()["checks"]["python"], "failed (3)")
+        status = subprocess.run(["python3", "scripts/gpu_status.py"], cwd=self.root, stdout=subprocess.PIPE, text=True)
+        self.assertIn("its Python half failed (3)", status.stdout)
+
+    def test_a_machine_without_python_packages_is_no_failure(self):
+        status, output = self.run_check(PYTHON_STATUS="77")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(self.result()["checks"]["python"], "not run")
+
+    def test_a_failed_example_is_named(self):
+        self.expect_failure("example/user_operand_cuda failed (1)", "largest difference 0.0078",
+                            BAD_EXAMPLE="user_operand_cuda")
 
     def test_a_failed_test_is_named(self):
         self.expect_failure("GpuServing.Float32 failed (1)", "expected 1, got 2",

@@ -34,8 +34,8 @@ class GpuStatus(unittest.TestCase):
     def measure(self):
         (self.root / "raw.json").write_text('{"results": []}')
         self.run_script(sys.executable, "scripts/stamp_result.py", "raw.json",
-                        "bench/results/h200.json", self.digest(), "abc", "NVIDIA H200",
-                        "580.1", "1980")
+                        "bench/results/h200.json", self.digest(), "abc",
+                        "machine.driver=580.1", "machine.max_sm_clock_mhz=1980")
 
     def test_none(self):
         self.assertIn("none", self.status())

@@ -11,6 +11,7 @@ namespace {
 nlohmann::json collect() {
   nlohmann::json result = {{"hyla", version()},
                            {"commit", build_commit()},
+                           {"sources_digest", sources_digest()},
                            {"compiler", build_compiler()},
                            {"build_type", build_type()},
                            {"cuda", built_with_cuda()}};
