@@ -46,7 +46,7 @@ Buffer& CaseBuilder::add(const std::string& name, DType dtype, std::vector<std::
   std::vector<std::int64_t> strides = dense_strides(shape);
   std::int64_t shift = 0;
   if (options_.gaps && shape.size() >= 2) {
-    const Random draw = random("layout of " + name);
+    const Random draw(options_.variety != 0 ? options_.variety : seed(), "layout of " + name);
     shift = draw.below(0, kMaxShift);
     const std::int64_t gap = 1 + draw.below(1, kMaxGap);
     // Unused elements after each index of the first dimension, and for pools between heads too.

@@ -65,7 +65,8 @@ class Attention {
   bool visible(int64_t query, int64_t key) const {
     if (p_.causal && key > query) return false;
     if (p_.window > 0 && std::abs(query - key) >= p_.window) return false;
-    if (p_.chunk > 0 && query / p_.chunk != key / p_.chunk) return false;
+    // A query before the first key is in no run of a key.
+    if (p_.chunk > 0 && (query < 0 || query / p_.chunk != key / p_.chunk)) return false;
     return true;
   }
 

@@ -1,6 +1,8 @@
 // Calls for a captured graph.
 #pragma once
 
+#include <optional>
+
 #include "testing/random_problem.h"
 
 namespace hyla::testing {
@@ -9,5 +11,8 @@ namespace hyla::testing {
 // numbers and other slots, and the rows' lengths in another order. `replay` counts from 1.
 Call replay_call(const ProblemSpec& spec, const CaseOptions& options, const Call& first,
                  int replay);
+// The same, or nothing where none of a few draws has those shapes.
+std::optional<Call> find_replay_call(const ProblemSpec& spec, const CaseOptions& options,
+                                     const Call& first, int replay);
 
 }  // namespace hyla::testing

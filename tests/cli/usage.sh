@@ -39,6 +39,10 @@ done
 expect 0 'gdn.decode' info
 expect 0 'reference' explain gdn_decode:b=2,hq=1,hv=2,k=8,v=8
 expect 0 'checkpoint' explain --keys
+expect 0 ', 0 failed, [0-9]* problems drawn' check --random 0.01 norm_gated_rms
+expect 0 '1 passed' check norm_gated_rms:b=2,hv=1,v=8,impl=reference --drawn 30064771073
+# A step that takes longer than it may is named.
+expect 1 'did not end within 0.001 s: gdn_prefill:b=4' check gdn_prefill:b=4,t=512 --limit 0.001
 
 refuse 'subcommand'
 refuse 'frobnicate' frobnicate
@@ -57,6 +61,8 @@ refuse 'problem: .*GiB' bench attention_decode:b=16,kvlen=67108864
 refuse -- '--suite: .*quick.*nosuch' check --suite nosuch
 refuse -- '--suite: .*quick.*nosuch' bench --suite nosuch
 refuse 'min-time' bench --min-time soon
+refuse 'random' check --random soon
+refuse 'operation: .*gdn_decoder' check --random 1 gdn_decoder
 for share in '' 1 1/ /4 4/4 -1/4 0/0 1/2/3 0/99999999; do
   refuse -- '--share: .*I/N' check --share="$share"
 done

@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"attention_decode:d=7", "d", "a multiple of 8", "7"},
         Bad{"attention_decode:hq=6,hk=4", "hk", "a divisor of hq = 6", "4"},
         Bad{"attention_decode:page=1025", "page", "0 to 1024", "1025"},
-        Bad{"attention_decode:t=9,kvlen=8", "kvlen", "at least the 9 tokens", "8"},
+        Bad{"attention_append:b=1,t=9,kvlen=8", "kvlen", "at least the 9 tokens", "8"},
         Bad{"attention_decode:b=3,kvlen=8+9", "kvlen", "each of the 3 rows", "8+9"},
         Bad{"attention_decode:mask=window", "window", "a size >= 1", "0"},
         Bad{"attention_decode:window=4", "window", "none without", "4"},

@@ -2,178 +2,29 @@
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
+#include <chrono>
 
+#include "checker.h"
 #include "commands.h"
 #include "output.h"
 #include "suites.h"
-#include "testing/compare.h"
-#include "testing/device_call.h"
 #include "testing/device_memory.h"
-#include "testing/far_pool.h"
-#include "testing/random_problem.h"
-#include "testing/replay_call.h"
+#include "testing/draw_problem.h"
+#include "time_limit.h"
 
 namespace hyla::tool {
 namespace {
 
-using testing::Call;
-using testing::CaseOptions;
 using testing::Comparison;
-using testing::Exact;
-using testing::Judge;
 using testing::ProblemSpec;
 
 struct Options {
   std::vector<std::string> problems;
   std::string suite = "quick", json, share = "0/1";
-  int seeds = 1;
+  int cases = 1;
   bool far = false, trace = false;
-};
-
-constexpr const char* kReference = "reference";
-
-// The judge of the reference is the independent algorithm; the judge of all others the reference.
-class Judges {
- public:
-  explicit Judges(const Call& call) : call_(call) {}
-  const Judge& of(const std::string& implementation) {
-    std::optional<Judge>& judge = implementation == kReference ? independent_ : reference_;
-    if (!judge.has_value()) {
-      judge.emplace(call_, implementation == kReference ? Exact::kIndependent : Exact::kReference);
-    }
-    return *judge;
-  }
-
- private:
-  const Call& call_;
-  std::optional<Judge> independent_, reference_;
-};
-
-struct Result {
-  std::string problem, implementation;
-  Comparison worst;
-};
-
-void keep_worst(Comparison& worst, const Comparison& next) {
-  if (!worst.ok) return;
-  if (!next.ok || worst.tensor.empty() || next.ratio() > worst.ratio()) worst = next;
-}
-
-// Every implementation that takes a problem, on one variant of its tensors after the other.
-class Checker {
- public:
-  Checker(const CheckedProblem& problem, int seeds, bool trace)
-      : spec_(problem.spec),
-        far_(problem.far),
-        seeds_(std::min(seeds, problem.most_cases)),
-        trace_(trace) {}
-
-  std::vector<Result> run() {
-    const bool gpu = spec_.device == Device::Kind::kCuda;
-    for (int i = 0; i <= seeds_; ++i) {
-      ProblemSpec drawn = spec_;
-      drawn.seed += i / 2;
-      const CaseOptions options =
-          i == 0   ? CaseOptions::plain()
-          : i == 1 ? CaseOptions::hostile()
-                   : CaseOptions::drawn(static_cast<std::uint64_t>(drawn.seed * 64 + i));
-      variant_ = i == 0 ? "plain" : i == 1 ? "hostile" : fmt::format("case {}", i);
-      const Call call = testing::random_call(drawn, options);
-      gpu ? on_device(call) : on_host(call);
-    }
-    if (gpu) replayed();
-    if (gpu && far_) far_pools();
-    return std::move(results_);
-  }
-
- private:
-  bool wanted(const Candidate& candidate) const {
-    if (!candidate.supported) return false;
-    if (!spec_.impl.empty() && candidate.implementation != spec_.impl) return false;
-    if (trace_) {
-      fmt::print(stderr, "{} ({}) by {}\n", testing::to_string(spec_), variant_,
-                 candidate.implementation);
-    }
-    return true;
-  }
-
-  void keep(const Candidate& candidate, Comparison comparison) {
-    if (!comparison.ok) comparison.failure = variant_ + ": " + comparison.failure;
-    const auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& r) {
-      return r.implementation == candidate.implementation;
-    });
-    if (found == results_.end()) {
-      results_.push_back({testing::to_string(spec_), candidate.implementation, comparison});
-    } else {
-      keep_worst(found->worst, comparison);
-    }
-  }
-
-  void on_host(const Call& call) {
-    Judges judges(call);
-    for (const Candidate& candidate : testing::explain(call)) {
-      if (!wanted(candidate)) continue;
-      Call copy = call;
-      testing::run(copy, candidate.implementation);
-      keep(candidate, judges.of(candidate.implementation).compare(copy));
-    }
-  }
-
-  void on_device(const Call& call) {
-    const Judge judge(call);
-    const testing::DeviceCall device(call);
-    for (const Candidate& candidate : device.explain()) {
-      if (!wanted(candidate)) continue;
-      device.upload(call);
-      device.launch(candidate.implementation);
-      keep(candidate, judge.compare(device.result()));
-    }
-  }
-
-  // A graph of the call, replayed on other slots, lengths and values.
-  void replayed() {
-    variant_ = "replayed graph";
-    CaseOptions options = CaseOptions::scattered();
-    const Call call = testing::random_call(spec_, options);
-    const Call next = testing::replay_call(spec_, options, call, 1);
-    const Judge judge(next);
-    const testing::DeviceCall device(call);
-    for (const Candidate& candidate : device.explain()) {
-      if (!wanted(candidate)) continue;
-      const testing::cuda::Captured graph([&] { device.launch(candidate.implementation); });
-      device.upload(next);
-      graph.replay();
-      keep(candidate, judge.compare(device.result()));
-    }
-  }
-
-  void far_pools() {
-    variant_ = "far pool";
-    CaseOptions options = CaseOptions::scattered();
-    const Call near = testing::random_call(spec_, options);
-    const std::int64_t shift = testing::far_shift(near);
-    if (shift == 0) throw InvalidArgument("--far", "problems with a pool", to_string(spec_));
-    Call far = near;
-    testing::shift_slots(far, shift);
-    const Judge judge(near);
-    const testing::DeviceCall device(far, {.far_slots = shift});
-    for (const Candidate& candidate : device.explain()) {
-      if (!wanted(candidate)) continue;
-      device.upload(far);
-      device.launch(candidate.implementation);
-      Call result = device.result();
-      testing::shift_slots(result, -shift);
-      keep(candidate, judge.compare(result));
-    }
-  }
-
-  ProblemSpec spec_;
-  bool far_;
-  int seeds_;
-  bool trace_;
-  std::string variant_;
-  std::vector<Result> results_;
+  double random = 0, limit = 0;
+  std::uint64_t seed = 0, drawn = 0;
 };
 
 // Of "I/N": the problems whose number leaves the remainder I.
@@ -203,6 +54,70 @@ struct Share {
   }
 };
 
+class Report {
+ public:
+  Report(const std::string& json, std::size_t width)
+      : json_(json),
+        out_(table_stream(json)),
+        table_(out_, {{"problem", width},
+                      {"impl", 15},
+                      {"tensor", 11},
+                      {"max error", 10, true},
+                      {"bound", 10, true},
+                      {"verdict", 6}}) {}
+
+  void refused(const ProblemSpec& spec) {
+    ++not_run_;
+    table_.row({testing::to_string(spec), spec.impl.empty() ? "none" : spec.impl, "", "", "",
+                bad(out_, "refused")});
+  }
+
+  void add(const Checked& r) {
+    const Comparison& c = r.worst;
+    ++(c.ok ? passed_ : failed_);
+    table_.row({r.problem, r.implementation, c.tensor, fmt::format("{:.2e}", c.max_error),
+                fmt::format("{:.2e}", c.bound), c.ok ? good(out_, "ok") : bad(out_, "FAILED")});
+    if (!c.ok) fmt::print(out_, "    {}\n", c.failure);
+    std::fflush(out_);  // what comes next may not end
+    nlohmann::json row = {{"problem", r.problem},
+                          {"impl", r.implementation},
+                          {"max_error", c.max_error},
+                          {"bound", c.bound},
+                          {"ok", c.ok},
+                          {"tensor", c.tensor}};
+    if (!c.ok) row["failure"] = c.failure;
+    rows_.push_back(row);
+  }
+
+  int finish(const std::string& what) const {
+    const std::string refused = not_run_ > 0 ? fmt::format(", {} refused", not_run_) : "";
+    fmt::print(out_, "\n{} passed, {} failed{}{}\n", passed_, failed_, refused, what);
+    write_json(json_, {{"results", rows_}});
+    return failed_ > 0 || not_run_ > 0 ? kCheckFailed : kGood;
+  }
+
+ private:
+  std::string json_;
+  std::FILE* out_;
+  Table table_;
+  nlohmann::json rows_ = nlohmann::json::array();
+  int passed_ = 0, failed_ = 0, not_run_ = 0;
+};
+
+// Tells the time limit, and stderr where it is asked to, what begins.
+class Says {
+ public:
+  explicit Says(const Options& options) : limit_(options.limit), trace_(options.trace) {}
+  void operator()(const std::string& what) {
+    limit_.begin(what);
+    if (trace_) fmt::print(stderr, "{}\n", what);
+  }
+
+ private:
+  TimeLimit limit_;
+  bool trace_;
+};
+
 int check(const Options& options) {
   check_writable("--json", options.json);
   const Share share = Share::parse(options.share);
@@ -215,47 +130,72 @@ int check(const Options& options) {
     width = std::max(width, testing::to_string(problem.spec).size());
   }
   testing::cuda::reuse_memory();
-  std::FILE* out = table_stream(options.json);
-  Table table(out, {{"problem", width},
-                    {"impl", 15},
-                    {"tensor", 11},
-                    {"max error", 10, true},
-                    {"bound", 10, true},
-                    {"verdict", 6}});
+  Report report(options.json, width);
   Progress progress(problems.size());
-  nlohmann::json rows = nlohmann::json::array();
-  int passed = 0, failed = 0, not_run = 0;
+  Says says(options);
   for (const CheckedProblem& problem : problems) {
-    const ProblemSpec& spec = problem.spec;
-    progress.show(testing::to_string(spec));
-    const std::vector<Result> results = Checker(problem, options.seeds, options.trace).run();
+    progress.show(testing::to_string(problem.spec));
+    says(testing::to_string(problem.spec));
+    Checker checker(problem, std::ref(says));
+    const std::vector<Checked> results = options.drawn != 0
+                                             ? std::move(checker).run_drawn(options.drawn)
+                                             : std::move(checker).run(options.cases);
     progress.clear();
     progress.step();
-    if (results.empty()) {
-      ++not_run;
-      table.row({testing::to_string(spec), spec.impl.empty() ? "none" : spec.impl, "", "", "",
-                 bad(out, "refused")});
-    }
-    for (const Result& r : results) {
-      const Comparison& c = r.worst;
-      ++(c.ok ? passed : failed);
-      table.row({r.problem, r.implementation, c.tensor, fmt::format("{:.2e}", c.max_error),
-                 fmt::format("{:.2e}", c.bound), c.ok ? good(out, "ok") : bad(out, "FAILED")});
-      if (!c.ok) fmt::print(out, "    {}\n", c.failure);
-      nlohmann::json row = {{"problem", r.problem},
-                            {"impl", r.implementation},
-                            {"max_error", c.max_error},
-                            {"bound", c.bound},
-                            {"ok", c.ok},
-                            {"tensor", c.tensor}};
-      if (!c.ok) row["failure"] = c.failure;
-      rows.push_back(row);
+    if (results.empty()) report.refused(problem.spec);
+    for (const Checked& result : results) report.add(result);
+  }
+  return report.finish("");
+}
+
+// `operation` or `operation:device=cuda`; all where none is given.
+std::vector<ProblemSpec> drawn_operations(const Options& options) {
+  std::vector<ProblemSpec> chosen;
+  for (const std::string& text : options.problems) chosen.push_back(testing::parse_problem(text));
+  if (chosen.empty()) {
+    for (const testing::Operation operation : testing::all_operations()) {
+      chosen.push_back(testing::defaults(operation));
+      if (has_gpu()) chosen.back().device = Device::Kind::kCuda;
     }
   }
-  const std::string refused = not_run > 0 ? fmt::format(", {} refused", not_run) : "";
-  fmt::print(out, "\n{} passed, {} failed{}\n", passed, failed, refused);
-  write_json(options.json, {{"results", rows}});
-  return failed > 0 || not_run > 0 ? kCheckFailed : kGood;
+  for (const ProblemSpec& spec : chosen) require_device(spec);
+  return chosen;
+}
+
+// New problems in turns, until the time is over.
+int check_random(const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::size_t kWidth = 100;
+  check_writable("--json", options.json);
+  const Share share = Share::parse(options.share);
+  const std::vector<ProblemSpec> operations = drawn_operations(options);
+  testing::cuda::reuse_memory();
+  Report report(options.json, kWidth);
+  Says says(options);
+  const auto begin = Clock::now();
+  const auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  std::uint64_t drawn = 0;
+  int refused = 0;  // one after the other: after an error of the device nothing works any more
+  for (; spent() < options.random && refused < 5; ++drawn) {
+    const ProblemSpec& from = operations[drawn % operations.size()];
+    const std::uint64_t number = (options.seed << 32) + drawn * share.count + share.index + 1;
+    CheckedProblem problem{testing::draw_problem(from.operation, from.device, number)};
+    problem.spec.impl = from.impl;
+    says(testing::to_string(problem.spec));
+    try {
+      for (const Checked& result : Checker(problem, std::ref(says)).run_drawn(number)) {
+        report.add(result);
+      }
+      refused = 0;
+    } catch (const std::exception& error) {
+      Checked failed{testing::to_string(problem.spec), "", {}};
+      failed.worst.ok = false;
+      failed.worst.failure = fmt::format("drawn {}: {}", number, error.what());
+      report.add(failed);
+      ++refused;
+    }
+  }
+  return report.finish(fmt::format(", {} problems drawn", drawn));
 }
 
 }  // namespace
@@ -272,7 +212,7 @@ void add_check(CLI::App& app) {
   command->add_option("--suite", options->suite, "Problems to check: " + suite_names())
       ->capture_default_str()
       ->type_name("NAME");
-  command->add_option("--cases", options->seeds, "Hostile variants of each problem")
+  command->add_option("--cases", options->cases, "Hostile variants of each problem")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command->add_option("--json", options->json, "Write the results to FILE (- for stdout)")
@@ -285,12 +225,32 @@ void add_check(CLI::App& app) {
                     "CUDA: also with pools of more than 2^31 elements (the suite gpu does it where "
                     "it matters)");
   command->add_flag("--trace", options->trace, "Say on stderr what begins");
+  command
+      ->add_option("--random", options->random,
+                   "Check problems that are drawn, for so many seconds, of the operations given "
+                   "(default: all; on the GPU where there is one)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0));
+  command->add_option("--seed", options->seed, "Which problems --random draws")
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{0xffffffff}));
+  command
+      ->add_option("--drawn", options->drawn,
+                   "One variant instead: that number, as a failure of --random names it")
+      ->type_name("NUMBER");
+  command
+      ->add_option("--limit", options->limit,
+                   "Fail and name the problem when an implementation takes longer (0: no limit)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0));
   command->footer(
       "Examples:\n"
       "  hyla check\n"
       "  hyla check gdn_decode:b=7,hq=2,hv=4,layout=kv --cases 20\n"
-      "  hyla check --suite quick --json check.json");
-  command->callback([options] { exit_code() = check(*options); });
+      "  hyla check --suite quick --json check.json\n"
+      "  hyla check --random 60 --seed 7 --limit 20\n"
+      "  hyla check --random 10 gdn_mtp gdn_prefill:device=cuda");
+  command->callback(
+      [options] { exit_code() = options->random > 0 ? check_random(*options) : check(*options); });
 }
 
 }  // namespace hyla::tool

@@ -369,13 +369,15 @@ std::string suite_names() {
   return names;
 }
 
-void require_device(const testing::ProblemSpec& spec) {
-  if (spec.device != Device::Kind::kCuda) return;
+bool has_gpu() {
   const std::vector<DeviceInfo> all = devices();
-  const bool found = std::any_of(all.begin(), all.end(), [](const DeviceInfo& info) {
+  return std::any_of(all.begin(), all.end(), [](const DeviceInfo& info) {
     return info.device.kind == Device::Kind::kCuda;
   });
-  if (!found) {
+}
+
+void require_device(const testing::ProblemSpec& spec) {
+  if (spec.device == Device::Kind::kCuda && !has_gpu()) {
     throw InvalidArgument(
         "device", "a CUDA device for " + testing::to_string(spec),
         built_with_cuda() ? "no CUDA device" : "no CUDA device, and a build without CUDA");

@@ -35,6 +35,7 @@ std::string suite_names();  // "quick, cpu, gpu"
 std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,
                                                   const std::string& suite);
 
+bool has_gpu();
 // Throws InvalidArgument for a problem on a GPU where there is none.
 void require_device(const testing::ProblemSpec& spec);
 
