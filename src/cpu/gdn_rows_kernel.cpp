@@ -101,7 +101,8 @@ struct HeadsAhead {
     }
   }
 
-  // q, k and v that the head before does not have.
+  // q, k and v that the head before does not have, and room for its outputs: stores of states
+  // would wait behind those.
   HYLA_INLINE void ask_tokens(std::int64_t index) const {
     if (!far || !has(index)) return;
     const std::int64_t row = index / p.heads, head = index % p.heads;
@@ -110,6 +111,7 @@ struct HeadsAhead {
     const std::int64_t count = std::min(kTokenBlock, p.sequences.length(row));
     for (std::int64_t t = begin; t < begin + count; ++t) {
       ask(p.v, p.v.offset(row, t, head / (p.heads / p.v_heads)), p.V);
+      ask<true>(p.out, p.out.offset(row, t, head), p.V);
       if (head % of_q == 0) ask(p.q, p.q.offset(row, t, head / of_q), p.K);
       if (head % of_k == 0) ask(p.k, p.k.offset(row, t, head / of_k), p.K);
       if (head == 0 && p.gate.value.present()) {
@@ -121,10 +123,12 @@ struct HeadsAhead {
  private:
   static constexpr std::int64_t kPageBytes = 256 << 10;
 
+  template <bool kWritten = false>
   static HYLA_INLINE void ask(const core::TokenView& view, std::int64_t offset,
                               std::int64_t count) {
     const auto size = static_cast<std::int64_t>(size_of(view.dtype));
-    prefetch_line(static_cast<const char*>(view.data) + offset * size, count * size);
+    const char* at = static_cast<const char*>(view.data) + offset * size;
+    for (std::int64_t i = 0; i < count * size; i += 64) __builtin_prefetch(at + i, kWritten, 2);
   }
 };
 
