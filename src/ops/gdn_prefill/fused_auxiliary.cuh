@@ -146,6 +146,8 @@ class Auxiliary {
     }
     __syncwarp();
 
+    // Before the product, behind which its own products of fragments would wait.
+    if constexpr (Normalised) make_query_factors();
     multiply_rows(product, key_tiles(), 1);
     renew();
     bool far = false;  // a key of this warp is out of reach
@@ -153,7 +155,6 @@ class Auxiliary {
       const float key = over_root(own_square + a.eps);
       far = !__all_sync(device::kFullWarp, in_reach(own_square, key));
       put_factors(held, key);
-      make_query_factors();
     }
     invert_diagonal(s.scratch[group()], me() >> 5, me() & 31);
     renew();
