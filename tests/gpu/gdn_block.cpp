@@ -71,6 +71,34 @@ TEST_F(GpuBlock, ManyHeads) {
   }
 }
 
+// Warps that own lines, up to 8 MiB of bfloat16 states [.., K, V]: every length, rows that are not
+// written, slots elsewhere.
+TEST_F(GpuBlock, LinesOfAWarp) {
+  for (int t = 1; t <= 8; ++t) {
+    for (const char* mode : {"final", "accepted"}) {
+      const std::string problem = "gdn_mtp:b=3,t=" + std::to_string(t) +
+                                  ",hq=1,hv=3,state=bf16,layout=kv,mode=" + mode +
+                                  ",seed=" + std::to_string(t);
+      check(problem, CaseOptions::plain());
+      CaseOptions options = CaseOptions::scattered();
+      options.padding = true;
+      check(problem, options);
+    }
+  }
+}
+
+// More of them, and under batch_invariant few too: warps that own values.
+TEST_F(GpuBlock, ValuesOfAWarp) {
+  check("gdn_mtp:b=33,t=5,hq=4,hv=8,state=bf16,layout=kv,mode=accepted", CaseOptions::plain());
+  for (int t : {1, 3, 8}) {
+    const std::string problem =
+        "gdn_mtp:b=4,t=" + std::to_string(t) + ",hq=2,hv=4,state=bf16,layout=kv,mode=accepted";
+    Call call = random_call(parse_problem(problem));
+    call.context.batch_invariant = true;
+    EXPECT_GE(check_call(problem, call), 3) << problem;
+  }
+}
+
 // As many states as it takes for CTAs that own whole lines.
 TEST_F(GpuBlock, WholeLines) {
   check("gdn_mtp:b=256,t=2,hq=4,hv=8,state=bf16,layout=kv,mode=accepted", CaseOptions::plain());

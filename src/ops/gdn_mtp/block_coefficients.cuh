@@ -1,9 +1,11 @@
 // Gates, norms and the products of the keys of a block, by one warp.
 #pragma once
 
+#include "arch/barrier_arrival.cuh"
 #include "arch/cp_async.cuh"
 #include "arch/matrix.cuh"
 #include "arch/mma.cuh"
+#include "arch/named_barrier.cuh"
 #include "device/reduce.cuh"
 #include "ops/gdn_mtp/block_arguments.cuh"
 #include "ops/gdn_mtp/block_policy.h"
@@ -203,23 +205,17 @@ __device__ __forceinline__ void invert(MtpCoefficients& c, int lane) {
   }
 }
 
-// The first `applied` of the block's `tokens` reach the state that is kept. alpha and beta are
-// those of token lane % kTokens, 1 and 0 past the end of the row; keys(0, j) and keys(1, j) are the
-// lane's words of k and q. With r the factor of the L2 norm,
-// E(i) the decay up to token i and G(i, j) that after token j up to i:
-//   y(i) = r beta v(i) - r^2 beta E(i) k(i).S - sum over j < i of r^2 beta G(i, j) k(i).k(j) y(j)
-//   o(i) = r_q E(i) q(i).S + sum over j <= i of r_q G(i, j) q(i).k(j) y(j)
-template <class P, class Keys>
-__device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a, Keys keys,
-                                                  float alpha, float beta, int tokens, int applied,
-                                                  int lane, MtpCoefficients& to) {
-  using Io = typename P::Io;
-  constexpr int kTokens = P::kTokens;
-  const int g = lane >> 2, t = lane & 3, own = lane % kTokens;
-  // Products of the keys: kk holds k(g).k(2t..), kq k(g).q(2t..) and q(g).q(2t..) below.
+// Products of the keys of a block: k(g).k(2t..); k(g).q(2t..), and q(g).q(2t..) below.
+struct KeyProducts {
+  float kk[4], kq[4];
+};
+
+// Of all steps of a lane's words k(j) and q(j).
+template <class Io, int Steps, class Keys>
+__device__ __forceinline__ KeyProducts multiply_keys(Keys keys) {
   float kk[2][4] = {}, kq[2][4] = {};
 #pragma unroll
-  for (int j = 0; j < P::kSteps; ++j) {
+  for (int j = 0; j < Steps; ++j) {
     const uint4 k = keys(0, j), q = keys(1, j);
     const std::uint32_t k0[] = {k.x, 0, k.y, 0}, k1[] = {k.z, 0, k.w, 0};
     const std::uint32_t kq0[] = {k.x, q.x, k.y, q.y}, kq1[] = {k.z, q.z, k.w, q.w};
@@ -228,13 +224,85 @@ __device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a, Ke
     arch::mma_16x8x16<Io>(kk[1], k1, k.z, k.w);
     arch::mma_16x8x16<Io>(kq[1], kq1, q.z, q.w);
   }
+  KeyProducts products;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) kk[0][i] += kk[1][i], kq[0][i] += kq[1][i];
+  for (int i = 0; i < 4; ++i) {
+    products.kk[i] = kk[0][i] + kk[1][i], products.kq[i] = kq[0][i] + kq[1][i];
+  }
+  return products;
+}
+
+inline constexpr int kProductsBarrier = 1;
+
+template <int Warps>
+__device__ __forceinline__ void send_products(SentProducts (&sent)[Warps],
+                                              const KeyProducts& products, int warp, int lane) {
+  const auto& kk = products.kk;
+  const auto& kq = products.kq;
+  sent[warp].words[0][lane] = make_float4(kk[0], kk[1], kk[2], kk[3]);
+  sent[warp].words[1][lane] = make_float4(kq[0], kq[1], kq[2], kq[3]);
+  arch::arrive_threads(kProductsBarrier, 32 * Warps);
+}
+
+template <int Warps>
+__device__ __forceinline__ KeyProducts receive_products(const SentProducts (&sent)[Warps],
+                                                        const KeyProducts& own, int warp,
+                                                        int lane) {
+  arch::sync_threads(kProductsBarrier, 32 * Warps);
+  KeyProducts sum = own;
+#pragma unroll
+  for (int i = 1; i < Warps; ++i) {
+    const SentProducts& other = sent[(warp + i) % Warps];
+    const float4 kk = other.words[0][lane], kq = other.words[1][lane];
+    sum.kk[0] += kk.x, sum.kk[1] += kk.y, sum.kk[2] += kk.z, sum.kk[3] += kk.w;
+    sum.kq[0] += kq.x, sum.kq[1] += kq.y, sum.kq[2] += kq.z, sum.kq[3] += kq.w;
+  }
+  return sum;
+}
+
+// A lane's k and q of the 32 columns that are its warp's part.
+template <class P>
+struct OwnKeys {
+  uint4 k, q;
+
+  __device__ __forceinline__ void load(const MtpBlockArguments& a, std::uint32_t row,
+                                       std::uint32_t head, std::uint32_t tokens, int part,
+                                       int lane) {
+    using Io = typename P::Io;
+    static_assert(!P::kApart);
+    const auto key_head = static_cast<std::uint32_t>(a.group(static_cast<int>(head)));
+    const std::uint32_t token = lane >> 2;
+    const int column = 32 * part + 8 * (lane & 3);
+    const Io* from_k = static_cast<const Io*>(a.k) + at(a.k_stride, row, token, key_head) + column;
+    const Io* from_q = static_cast<const Io*>(a.q) + at(a.q_stride, row, token, key_head) + column;
+    k = q = make_uint4(0, 0, 0, 0);
+    if (token < tokens) {
+      k = *reinterpret_cast<const uint4*>(from_k);
+      q = *reinterpret_cast<const uint4*>(from_q);
+    }
+  }
+  __device__ __forceinline__ KeyProducts multiply() const {
+    return multiply_keys<typename P::Io, 1>([&](int which, int) { return which == 0 ? k : q; });
+  }
+};
+
+// The first `applied` of the block's `tokens` reach the state that is kept. alpha and beta are
+// those of token lane % kTokens, 1 and 0 past the end of the row. With r the factor of the L2 norm,
+// E(i) the decay up to token i and G(i, j) that after token j up to i:
+//   y(i) = r beta v(i) - r^2 beta E(i) k(i).S - sum over j < i of r^2 beta G(i, j) k(i).k(j) y(j)
+//   o(i) = r_q E(i) q(i).S + sum over j <= i of r_q G(i, j) q(i).k(j) y(j)
+template <class P>
+__device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a,
+                                                  const KeyProducts& products, float alpha,
+                                                  float beta, int tokens, int applied, int lane,
+                                                  MtpCoefficients& to) {
+  constexpr int kTokens = P::kTokens;
+  const int g = lane >> 2, t = lane & 3, own = lane % kTokens;
   const int from = own * 4 + own / 2;
-  const float k0 = __shfl_sync(device::kFullWarp, kk[0][0], from);
-  const float k1 = __shfl_sync(device::kFullWarp, kk[0][1], from);
-  const float q0 = __shfl_sync(device::kFullWarp, kq[0][2], from);
-  const float q1 = __shfl_sync(device::kFullWarp, kq[0][3], from);
+  const float k0 = __shfl_sync(device::kFullWarp, products.kk[0], from);
+  const float k1 = __shfl_sync(device::kFullWarp, products.kk[1], from);
+  const float q0 = __shfl_sync(device::kFullWarp, products.kq[2], from);
+  const float q1 = __shfl_sync(device::kFullWarp, products.kq[3], from);
   float k_factor = 1.0f, q_factor = a.scale;
   if ((P::kOptions == Options::kUsual || a.l2norm) && own < tokens) {
     k_factor = rsqrtf((own % 2 == 0 ? k0 : k1) + a.l2norm_eps);
@@ -274,8 +342,8 @@ __device__ __forceinline__ void make_coefficients(const MtpBlockArguments& a, Ke
     const float G = e == 0 ? decay : (j <= 2 * t ? decay * last : 1.0f);
     const float k_i = __shfl_sync(device::kFullWarp, mixed, i);
     const float q_i = __shfl_sync(device::kFullWarp, q_factor, i);
-    to.solved[i][j] = j < i ? k_i * G * kk[0][e] : 0.0f;
-    to.output[i][j] = j <= i ? q_i * G * kq[0][e] : 0.0f;
+    to.solved[i][j] = j < i ? k_i * G * products.kk[e] : 0.0f;
+    to.output[i][j] = j <= i ? q_i * G * products.kq[e] : 0.0f;
   }
   __syncwarp();
   invert(to, lane);

@@ -114,6 +114,11 @@ struct NoTurn {};  // they come by row
 
 struct NoKeys {};
 
+// Of the warps that each multiply a part of the keys one adds up what the others send.
+struct SentProducts {
+  float4 words[2][32];
+};
+
 template <class P>
 struct MtpBlockShared {
   alignas(128) unsigned char state[P::kStateBytes];

@@ -28,13 +28,10 @@ __device__ __forceinline__ void multiply(const float (&x)[2][2],
   for (int i = 0; i < 4; ++i) d[i] += small[i];
 }
 
-// y, and what o takes from the state, from the dots and v (row n, token 2 t + e).
-template <class P>
-__device__ __forceinline__ void solve(MtpBlockShared<P>& shared, const MtpCoefficients& c,
-                                      const BlockDots<P>& dots, const float (&v)[2][2], int warp,
-                                      int lane, BlockSums& sums) {
-  float k[2][2], q[2][2];
-  dots.by_row(shared, warp, lane, k, q);
+// y, and what o takes from the state, from the dots k.S and q.S and v (row n, token 2 t + e).
+__device__ __forceinline__ void solve(const MtpCoefficients& c, const float (&k)[2][2],
+                                      const float (&q)[2][2], const float (&v)[2][2], int lane,
+                                      BlockSums& sums) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const MtpCoefficients::Token token = c.token[2 * (lane & 3) + e];
@@ -48,6 +45,15 @@ __device__ __forceinline__ void solve(MtpBlockShared<P>& shared, const MtpCoeffi
   multiply(sums.b, c.solved, lane, y);
 #pragma unroll
   for (int i = 0; i < 4; ++i) sums.y[i / 2][i % 2] = y[i];
+}
+
+template <class P>
+__device__ __forceinline__ void solve(MtpBlockShared<P>& shared, const MtpCoefficients& c,
+                                      const BlockDots<P>& dots, const float (&v)[2][2], int warp,
+                                      int lane, BlockSums& sums) {
+  float k[2][2], q[2][2];
+  dots.by_row(shared, warp, lane, k, q);
+  solve(c, k, q, v, lane, sums);
 }
 
 // What o takes from the tokens of the block.

@@ -76,10 +76,10 @@ struct BlockGates {
   }
   // The coefficients, `applied` of the tokens being kept. What was asked for is read here, where it
   // is needed: the compiler moves no wait across a barrier, and no state then waits for it.
-  template <class Keys>
-  __device__ __forceinline__ void make(const MtpBlockArguments& a, Keys keys, std::uint32_t tokens,
-                                       std::uint32_t applied, const HeadBits& head, int lane,
-                                       MtpCoefficients& to) const {
+  template <class Products>
+  __device__ __forceinline__ void make(const MtpBlockArguments& a, Products products,
+                                       std::uint32_t tokens, std::uint32_t applied,
+                                       const HeadBits& head, int lane, MtpCoefficients& to) const {
     using Io = typename P::Io;
     float alpha = 1.0f, beta = 0.0f;
     if (lane % P::kTokens < tokens) {
@@ -87,8 +87,8 @@ struct BlockGates {
       alpha = alpha_of<P::kOptions, Io>(a.gates, bits);
       beta = beta_of<P::kOptions, Io>(a.gates, bits);
     }
-    make_coefficients<P>(a, keys, alpha, beta, static_cast<int>(tokens), static_cast<int>(applied),
-                         lane, to);
+    make_coefficients<P>(a, products(), alpha, beta, static_cast<int>(tokens),
+                         static_cast<int>(applied), lane, to);
   }
 };
 

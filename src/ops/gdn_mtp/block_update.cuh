@@ -55,6 +55,18 @@ struct KeptSums<__nv_bfloat16> {
   }
 };
 
+// y of the tokens that are kept.
+__device__ __forceinline__ BlockSums kept(const MtpCoefficients& c, const BlockSums& sums,
+                                          int lane) {
+  BlockSums result = sums;
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const float keep = c.token[2 * (lane & 3) + e].keep;
+    result.y[0][e] *= keep, result.y[1][e] *= keep;
+  }
+  return result;
+}
+
 // S' = decay S + y k.
 template <class Io>
 struct BlockUpdate {
@@ -73,18 +85,6 @@ struct BlockUpdate {
 #pragma unroll
       for (int i = 0; i < 4; ++i) rows.s[m][i] = fmaf(decay, rows.s[m][i], d[i]);
     }
-  }
-
- private:
-  static __device__ __forceinline__ BlockSums kept(const MtpCoefficients& c, const BlockSums& sums,
-                                                   int lane) {
-    BlockSums result = sums;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const float keep = c.token[2 * (lane & 3) + e].keep;
-      result.y[0][e] *= keep, result.y[1][e] *= keep;
-    }
-    return result;
   }
 };
 

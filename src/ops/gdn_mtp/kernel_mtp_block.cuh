@@ -63,8 +63,13 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
     transfer.start(a, place_in_slot<P>(a, read, head));
     if (role == 0) {
       gates.make(
-          a, [&](int which, int j) { return which == 0 ? keys.k[j] : keys.q[j]; }, tokens,
-          commit_of(a, asked_commit), gates.asked.head_bits(), lane, shared.coefficients[0]);
+          a,
+          [&] {
+            return multiply_keys<typename P::Io, P::kSteps>(
+                [&](int which, int j) { return which == 0 ? keys.k[j] : keys.q[j]; });
+          },
+          tokens, commit_of(a, asked_commit), gates.asked.head_bits(), lane,
+          shared.coefficients[0]);
     } else {
       keys.share(shared, role, lane);
     }

@@ -149,7 +149,11 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
           const HeadBits head_bits = loaded ? of_head : gates.asked.head_bits();
           if (!loaded && lane == 0) of_head = head_bits;
           gates.make(
-              a, [&](int which, int j) { return key_words<P>(own_keys, which, j, lane); },
+              a,
+              [&] {
+                return multiply_keys<typename P::Io, P::kSteps>(
+                    [&](int which, int j) { return key_words<P>(own_keys, which, j, lane); });
+              },
               own.tokens, min(own.tokens, own_commit - own.start), head_bits, lane,
               shared.coefficients[prepared]);
         } else {

@@ -88,15 +88,19 @@ MtpBlockArguments arguments(const MtpProblem& p) {
   return a;
 }
 
-// Measured, T = 8: whole lines gain 3 % at 128 MiB of states and nothing at 32, and a batch that is
-// one wave of CTAs loses by large ones.
-bool is_wide(const MtpProblem& p, Options options) {
-  constexpr std::int64_t kManyBytes = std::int64_t{64} << 20;
+// Measured: up to 8 MiB of states, one wave of CTAs, lines a warp gain 9 % and lose beyond; whole
+// lines gain 3 % at 128 MiB and nothing at 32. The bits of kLines are others.
+BlockShape shape_of(const MtpProblem& p, Options options, bool invariant) {
+  constexpr std::int64_t kFewBytes = std::int64_t{8} << 20, kManyBytes = std::int64_t{64} << 20;
   const DType state = p.initial.dtype;
-  return options == Options::kUsual && takes_wide(state, p.q.dtype, p.layout) &&
-         p.V % (kMtpWideWarps * kMtpBlockWarpRows) == 0 &&
-         p.sequences.rows * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(state)) >=
-             kManyBytes;
+  if (options == Options::kAny || !has_shapes(state, p.q.dtype, p.layout)) {
+    return BlockShape::kValues;
+  }
+  const std::int64_t bytes =
+      p.sequences.rows * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(state));
+  if (bytes <= kFewBytes && !invariant) return BlockShape::kLines;
+  const bool whole = p.V % (kMtpWideWarps * kMtpBlockWarpRows) == 0;
+  return bytes >= kManyBytes && whole ? BlockShape::kWide : BlockShape::kValues;
 }
 
 MtpBlockKernel kernel(const MtpProblem& p, const BlockChoice& choice) {
@@ -133,8 +137,10 @@ const char* mtp_block_refuses(const MtpProblem& p, const Context& context) {
 void launch_mtp_block(const MtpProblem& p, const Context& context) {
   if (p.sequences.rows == 0) return;
   const Options options = is_usual(p) ? Options::kUsual : Options::kAny;
-  const BlockChoice choice{p.q.dtype, options, p.layout, is_wide(p, options)};
-  const int warps = choice.wide ? kMtpWideWarps : kMtpBlockWarps, rows = warps * kMtpBlockWarpRows;
+  const BlockChoice choice{p.q.dtype, options, p.layout,
+                           shape_of(p, options, context.batch_invariant)};
+  const int warps = choice.shape == BlockShape::kWide ? kMtpWideWarps : kMtpBlockWarps;
+  const int rows = warps * kMtpBlockWarpRows;
   device::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>((p.V + rows - 1) / rows), static_cast<unsigned>(p.heads),
                     static_cast<unsigned>(p.sequences.rows));

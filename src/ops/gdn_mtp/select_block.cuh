@@ -4,28 +4,34 @@
 
 #include "ops/gdn_mtp/kernel_mtp_block.cuh"
 #include "ops/gdn_mtp/kernel_mtp_blocks.cuh"
+#include "ops/gdn_mtp/kernel_mtp_lines.cuh"
 
 namespace hyla::gdn {
 
 using MtpBlockKernel = void (*)(MtpBlockArguments);
 
+// Of a CTA, for rows of one block: four warps with 16 values each; the same with 32 lines each
+// (kernel_mtp_lines.cuh); kMtpWideWarps.
+enum class BlockShape { kValues, kLines, kWide };
+
 struct BlockChoice {
   DType io;
   Options options;
   StateLayout layout;
-  bool wide;  // kMtpWideWarps: takes_wide()
+  BlockShape shape;  // kValues, unless has_shapes()
 };
 
-// States whose CTA may have kMtpWideWarps, in rows of one block.
-constexpr bool takes_wide(DType state, DType io, StateLayout layout) {
+constexpr bool has_shapes(DType state, DType io, StateLayout layout) {
   return layout == StateLayout::kKV && state == io && state == DType::kBFloat16;
 }
 
 template <class State, class Io, StateLayout L>
 MtpBlockKernel select_block(const BlockChoice& c) {
   if (c.options == Options::kAny) return mtp_blocks<MtpBlockPolicy<State, Io, Options::kAny, L>>;
-  if constexpr (takes_wide(device::kDTypeOf<State>, device::kDTypeOf<Io>, L)) {
-    if (c.wide) return mtp_block<MtpBlockPolicy<State, Io, Options::kUsual, L, kMtpWideWarps>>;
+  if constexpr (has_shapes(device::kDTypeOf<State>, device::kDTypeOf<Io>, L)) {
+    using Wide = MtpBlockPolicy<State, Io, Options::kUsual, L, kMtpWideWarps>;
+    if (c.shape == BlockShape::kLines) return mtp_lines<MtpLinesPolicy>;
+    if (c.shape == BlockShape::kWide) return mtp_block<Wide>;
   }
   return mtp_block<MtpBlockPolicy<State, Io, Options::kUsual, L>>;
 }
