@@ -65,7 +65,7 @@ job() {
 export -f job
 began=$SECONDS
 # The slow ones first, so that the last one to end is a short one.
-slow='(GpuPrefill|GpuDecodeOf|GpuRows|GpuFarPools|GpuAttentionWidened|GpuBlockOf|GpuConv)'
+slow='(GpuPrefill|GpuDecodeOf|GpuRows|GpuAttentionWidened|GpuBlockOf|GpuConv)'
 "$tests" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^  / { print suite $1 }' >"$logs/names"
 for ((i = 0; i < workers; i++)); do echo "check/$i/$workers"; done >"$logs/shares"
 printf 'example/%s\n' "${examples[@]}" >"$logs/examples"

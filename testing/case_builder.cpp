@@ -42,25 +42,78 @@ DType CaseBuilder::any_float(const char* what, DType usual) const {
   return options_.variety == 0 ? usual : kTypes[kind(what, 3)];
 }
 
-Buffer& CaseBuilder::add(const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
-  std::vector<std::int64_t> strides = dense_strides(shape);
-  std::int64_t shift = 0;
-  if (options_.gaps && shape.size() >= 2) {
-    const Random draw(options_.variety != 0 ? options_.variety : seed(), "layout of " + name);
-    shift = draw.below(0, kMaxShift);
-    const std::int64_t gap = 1 + draw.below(1, kMaxGap);
-    // Unused elements after each index of the first dimension, and for pools between heads too.
-    for (std::size_t d = shape.size() - 1; d-- > 0;) {
-      strides[d] = strides[d + 1] * shape[d + 1] + (d == 0 || d + 3 == shape.size() ? gap : 0);
-    }
+namespace {
+
+// How a tensor with gaps lies in memory.
+struct Layout {
+  std::int64_t shift = 0;             // of the first element
+  std::vector<std::int64_t> strides;  // in elements
+};
+
+// Unused elements after each index of the first dimension, and for pools between heads too.
+Layout usual_gaps(const Random& draw, const std::vector<std::int64_t>& shape) {
+  Layout layout{draw.below(0, kMaxShift), dense_strides(shape)};
+  const std::int64_t gap = 1 + draw.below(1, kMaxGap);
+  for (std::size_t d = shape.size() - 1; d-- > 0;) {
+    layout.strides[d] =
+        layout.strides[d + 1] * shape[d + 1] + (d == 0 || d + 3 == shape.size() ? gap : 0);
   }
-  call_.buffers.emplace_back(name, dtype, std::move(shape), std::move(strides), shift);
+  return layout;
+}
+
+// Gaps in any dimension; half of the tensors keep their rows where fast kernels want them, at
+// multiples of 16 elements. `loose`: the innermost dimension may have gaps too, or be another one.
+Layout any_gaps(const Random& draw, const std::vector<std::int64_t>& shape, bool loose) {
+  const std::int64_t unit = draw.chance(0, 0.5) ? 16 : 1, rank = std::ssize(shape);
+  Layout layout{unit * draw.below(1, kMaxShift), dense_strides(shape)};
+  std::vector<std::size_t> order;  // from the innermost dimension on
+  for (std::size_t d = shape.size(); d-- > 0;) order.push_back(d);
+  if (loose && rank >= 2 && draw.chance(2, 0.3)) std::swap(order[0], order[1]);
+  std::int64_t stride = loose && draw.chance(3, 0.3) ? 1 + draw.below(4, 3) : 1;
+  for (const std::size_t d : order) {
+    layout.strides[d] = stride;
+    const auto index = static_cast<std::int64_t>(8 + 2 * d);
+    const std::int64_t gap = draw.chance(index, 0.4) ? unit * (1 + draw.below(index + 1, 3)) : 0;
+    stride = stride * std::max<std::int64_t>(shape[d], 1) + gap;
+  }
+  return layout;
+}
+
+}  // namespace
+
+Buffer& CaseBuilder::add(const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
+  return add_strided(name, dtype, std::move(shape), false);
+}
+
+Buffer& CaseBuilder::add_loose(const std::string& name, DType dtype,
+                               std::vector<std::int64_t> shape) {
+  return add_strided(name, dtype, std::move(shape), true);
+}
+
+Buffer& CaseBuilder::add_strided(const std::string& name, DType dtype,
+                                 std::vector<std::int64_t> shape, bool loose) {
+  Layout layout{0, dense_strides(shape)};
+  if (options_.gaps && options_.variety != 0 && (shape.size() >= 2 || (loose && !shape.empty()))) {
+    layout = any_gaps(Random(options_.variety, "layout of " + name), shape, loose);
+  } else if (options_.gaps && shape.size() >= 2) {
+    layout = usual_gaps(random("layout of " + name), shape);
+  }
+  call_.buffers.emplace_back(name, dtype, std::move(shape), std::move(layout.strides),
+                             layout.shift);
   return call_.buffers.back();
 }
 
 TensorView CaseBuilder::normal(const std::string& name, DType dtype,
                                std::vector<std::int64_t> shape, double mean, double deviation) {
   Buffer& buffer = add(name, dtype, std::move(shape));
+  buffer.fill_normal(seed(), mean, deviation);
+  return buffer.view();
+}
+
+TensorView CaseBuilder::loose_normal(const std::string& name, DType dtype,
+                                     std::vector<std::int64_t> shape, double mean,
+                                     double deviation) {
+  Buffer& buffer = add_loose(name, dtype, std::move(shape));
   buffer.fill_normal(seed(), mean, deviation);
   return buffer.view();
 }
@@ -75,7 +128,7 @@ TensorView CaseBuilder::indices(const std::string& name, const std::vector<std::
   if (shape.empty()) shape = {static_cast<std::int64_t>(values.size())};
   DType dtype = options_.wide_indices ? DType::kInt64 : DType::kInt32;
   if (!may_be_negative(name) && has(("uint32 " + name).c_str(), 0.3)) dtype = DType::kUInt32;
-  Buffer& buffer = add(name, dtype, std::move(shape));
+  Buffer& buffer = add_loose(name, dtype, std::move(shape));
   buffer.fill_by(
       [&](std::int64_t i) { return static_cast<double>(values[static_cast<std::size_t>(i)]); });
   return buffer.view();
@@ -121,6 +174,7 @@ Rows CaseBuilder::rows(const std::vector<std::int64_t>& lengths, bool ragged) co
 // By its name, so that the dtype does not depend on what a tensor happens to hold.
 bool CaseBuilder::may_be_negative(const std::string& name) const {
   if (name == "read_slots") return options_.padding;
+  if (name == "cache.page_table") return has("negative pages", 0.5);
   return name == "write_slots" || name == "step_slots" || name == "checkpoint_slots" ||
          name == "checkpoint_offsets";
 }
@@ -144,7 +198,7 @@ void CaseBuilder::set_read_table(TensorView& slots, TensorView& columns, const R
 TensorView CaseBuilder::fresh_rows(const TensorView& pool, const Rows& rows) {
   const Random draw = random("has_initial_state");
   const DType dtype = has("bool mask", 0.5) ? DType::kBool : DType::kUInt8;
-  Buffer& mask = add("has_initial_state", dtype, {rows.count()});
+  Buffer& mask = add_loose("has_initial_state", dtype, {rows.count()});
   mask.fill_by([&](std::int64_t row) { return draw.chance(row, 0.5) ? 1 : 0; });
   for (std::int64_t row = 0; row < rows.count(); ++row) {
     const std::int64_t slot = rows.read[static_cast<std::size_t>(row)];

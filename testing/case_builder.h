@@ -38,8 +38,13 @@ class CaseBuilder {
 
   // A new tensor, all poison. With gaps its outer strides leave elements unused.
   Buffer& add(const std::string& name, DType dtype, std::vector<std::int64_t> shape);
+  // The same where the operation takes any strides: with variety the last dimension may not be the
+  // innermost, or not dense.
+  Buffer& add_loose(const std::string& name, DType dtype, std::vector<std::int64_t> shape);
   TensorView normal(const std::string& name, DType dtype, std::vector<std::int64_t> shape,
                     double mean, double deviation);
+  TensorView loose_normal(const std::string& name, DType dtype, std::vector<std::int64_t> shape,
+                          double mean, double deviation);
   TensorView output(const std::string& name, DType dtype, std::vector<std::int64_t> shape);
   TensorView indices(const std::string& name, const std::vector<std::int64_t>& values,
                      std::vector<std::int64_t> shape = {});
@@ -87,6 +92,8 @@ class CaseBuilder {
   Call finish(Params params) &&;
 
  private:
+  Buffer& add_strided(const std::string& name, DType dtype, std::vector<std::int64_t> shape,
+                      bool loose);
   bool may_be_negative(const std::string& name) const;
   void set_read_table(TensorView& slots, TensorView& columns, const Rows& rows);
 

@@ -14,6 +14,7 @@ using std::int64_t;
 // Mostly the smaller one.
 constexpr double kGdnWork[] = {1e6, 6e6}, kAttentionWork[] = {1e7, 6e7};
 constexpr double kLarge = 0.1;
+constexpr double kMostCache = 3e6;
 
 constexpr std::array kFloats = {DType::kBFloat16, DType::kFloat16, DType::kFloat32};
 constexpr std::array kCaches = {DType::kBFloat16,   DType::kBFloat16, DType::kFloat16,
@@ -160,7 +161,12 @@ class Drawer {
     spec_.width = one_of(2, 3, 4);
     spec_.channels_last = chance(0.4);
     if (spec_.operation == Operation::kConvPrefill) {
-      spec_.lens = ragged(8, one_of(20, 140, 400));
+      if (chance(0.25)) {
+        spec_.b = one_of(0, 1, 3, 7);
+        spec_.t = one_of(1, 2, 3, 17, 64, 130);
+      } else {
+        spec_.lens = ragged(8, one_of(20, 140, 400));
+      }
       spec_.drafts = one_of(0, 0, 2, 7);
       return;
     }
@@ -200,6 +206,7 @@ class Drawer {
       for (int64_t& keys : spec_.kvlen) keys += chance(0.6) ? below(one_of(10, 200, 900)) : 0;
     }
     shrink_attention();
+    while (cache_size() > kMostCache && spec_.page > 1) spec_.page /= 2;
     // Fewer keys than queries: the first ones stand before all keys.
     const std::vector<int64_t> queries = row_lengths(spec_);
     for (std::size_t n = 0; n < queries.size(); ++n) {
@@ -214,6 +221,16 @@ class Drawer {
       pairs += static_cast<double>(queries[n]) * static_cast<double>(keys[n]);
     }
     return pairs * static_cast<double>(spec_.hq * (spec_.d + value_dim(spec_)));
+  }
+
+  // Elements of the pages, full or not.
+  double cache_size() const {
+    double tokens = 0;
+    for (const int64_t keys : kv_lengths(spec_)) {
+      tokens += static_cast<double>((keys + spec_.page - 1) / std::max<int64_t>(spec_.page, 1) *
+                                    spec_.page);
+    }
+    return tokens * static_cast<double>(spec_.hk * (spec_.d + value_dim(spec_)));
   }
 
   void shrink_attention() {

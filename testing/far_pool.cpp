@@ -3,14 +3,11 @@
 #include <algorithm>
 
 namespace hyla::testing {
-namespace {
 
 bool holds_slots(std::string_view name) {
   return name == "read_slots" || name == "write_slots" || name == "step_slots" ||
          name == "checkpoint_slots" || name == "cache.page_table";
 }
-
-}  // namespace
 
 bool is_pool(std::string_view name) {
   return name == "state" || name == "cache.k" || name == "cache.v" || name == "cache.k_scales" ||

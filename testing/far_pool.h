@@ -11,6 +11,8 @@ namespace hyla::testing {
 
 // Tensors that are found by slot or page number.
 bool is_pool(std::string_view name);
+// Does a tensor of this name hold numbers of slots or pages?
+bool holds_slots(std::string_view name);
 
 // So many slots or pages put every pool of the call beyond 2^31 elements. 0: it has none.
 std::int64_t far_shift(const Call& call);

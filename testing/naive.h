@@ -71,4 +71,14 @@ std::int64_t naive_read_slot(const P& p, std::int64_t row) {
   return integer(p.read_slots, {row, column < 0 ? 0 : column > last ? last : column});
 }
 
+// Tokens in the cache of a row, of attention and append.
+template <class P>
+std::int64_t naive_keys(const P& p, std::int64_t row) {
+  if (p.kv_lengths.present()) return integer(p.kv_lengths, {row});
+  if (p.cache.cu_kv.present()) {
+    return integer(p.cache.cu_kv, {row + 1}) - integer(p.cache.cu_kv, {row});
+  }
+  return p.cache.k.shape[p.cache.layout == attention::KvLayout::kHND ? 2 : 1];
+}
+
 }  // namespace hyla::testing

@@ -18,7 +18,7 @@ class Append {
     for (int64_t row = 0; row < naive_rows(p_); ++row) {
       const int64_t begin = naive_begin(p_, row), length = naive_length(p_, row);
       for (int64_t i = 0; i < length; ++i) {
-        const int64_t position = keys(row) - length + i;
+        const int64_t position = naive_keys(p_, row) - length + i;
         for (int64_t head = 0; head < p_.k.shape[1]; ++head) {
           std::vector<Real> key = vector(p_.k, begin + i, head);
           if (p_.rope.cos.present()) rotate(key, position);
@@ -31,11 +31,6 @@ class Append {
   }
 
  private:
-  int64_t keys(int64_t row) const {
-    if (p_.kv_lengths.present()) return integer(p_.kv_lengths, {row});
-    return integer(p_.cache.cu_kv, {row + 1}) - integer(p_.cache.cu_kv, {row});
-  }
-
   static std::vector<Real> vector(const TensorView& x, int64_t token, int64_t head) {
     std::vector<Real> result;
     for (int64_t d = 0; d < x.shape[2]; ++d) {

@@ -33,13 +33,7 @@ class Attention {
   }
 
  private:
-  int64_t keys(int64_t row) const {
-    if (p_.kv_lengths.present()) return integer(p_.kv_lengths, {row});
-    if (p_.cache.kind == KvCache::Kind::kRagged) {
-      return integer(p_.cache.cu_kv, {row + 1}) - integer(p_.cache.cu_kv, {row});
-    }
-    return p_.cache.k.shape[p_.cache.layout == attention::KvLayout::kHND ? 2 : 1];
-  }
+  int64_t keys(int64_t row) const { return naive_keys(p_, row); }
 
   // [D] of one key or value.
   TensorView vector(const TensorView& x, int64_t row, int64_t token, int64_t head) const {

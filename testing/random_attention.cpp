@@ -9,8 +9,13 @@ namespace hyla::testing {
 namespace {
 
 // Stored values of a quantised cache use most of its range; the scales bring them back to about 1.
-constexpr std::int64_t kValueDims[] = {8, 64, 72, 128};
+constexpr std::int64_t kValueDims[] = {8, 16, 64, 72, 128, 192, 200, 256};
 constexpr double kE4m3Deviation = 100.0, kInt8Deviation = 36.0;
+
+void zero(const TensorView& view) {
+  for_each_element(view,
+                   [&](std::int64_t, std::int64_t offset) { store_element(view, offset, 0); });
+}
 
 bool quantised(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kInt8; }
 
@@ -40,24 +45,35 @@ class CacheMaker {
     with_scales_ = quantised(spec_.kv) && !(empty && builder.options().packed) &&
                    !builder.has("no scales", 0.2);
     value_dim_ = spec_.dv == 0 && builder.has("value dim", 0.3)
-                     ? kValueDims[builder.kind("which value dim", 4)]
+                     ? kValueDims[builder.kind("which value dim", 8)]
                      : testing::value_dim(spec_);
     with_values_ = !(empty && builder.has("keys only", 0.15));
   }
 
   std::int64_t value_dim() const { return value_dim_; }
   bool with_values() const { return with_values_; }
-  // The rows of a ragged cache are as long as they are.
-  bool knows_lengths() const { return ragged_ && builder_.has("no kv_lengths", 0.5); }
+  // The rows of a ragged cache are as long as they are, and those of a dense one if all are.
+  bool knows_lengths() const {
+    const bool full = std::all_of(lengths_.begin(), lengths_.end(),
+                                  [&](std::int64_t length) { return length == page_; });
+    return (ragged_ || (spec_.page == 0 && full)) && builder_.has("no kv_lengths", 0.5);
+  }
 
   attention::KvCache make() {
-    const std::int64_t spare = spec_.page != 0 && builder_.options().shuffled ? 3 : 0;
+    with_zeros_ = spec_.page != 0 && !empty_ && builder_.has("page of zeros", 0.3);
+    const std::int64_t spare =
+        (spec_.page != 0 && builder_.options().shuffled ? 3 : 0) + (with_zeros_ ? 1 : 0);
     blocks_ = std::max<std::int64_t>(used_ + spare, spec_.page != 0 ? 1 : 0);
     pages_.resize(static_cast<std::size_t>(blocks_));
     std::iota(pages_.begin(), pages_.end(), 0);
     if (builder_.options().shuffled && spec_.page != 0) shuffle();
-    const Half k = half("cache.k", spec_.d);
-    const Half v = with_values_ ? half("cache.v", value_dim_) : Half{};
+    Half k, v;
+    if (with_values_ && !ragged_ && value_dim_ == spec_.d && builder_.has("fused", 0.3)) {
+      fused(k, v);
+    } else {
+      k = half("cache.k", spec_.d);
+      if (with_values_) v = half("cache.v", value_dim_);
+    }
     attention::KvCache cache;
     cache.k = as_given(k.values);
     cache.v = as_given(v.values);
@@ -73,6 +89,11 @@ class CacheMaker {
         spec_.page == 0 ? attention::KvCache::Kind::kDense : attention::KvCache::Kind::kPaged;
     if (spec_.page != 0) cache.page_table = table();
     poison_unread({k.values, k.scales, v.values, v.scales});
+    if (with_zeros_) {
+      for (const TensorView& view : {k.values, k.scales, v.values, v.scales}) {
+        if (view.present()) zero(view.slice(0, pages_.back(), 1));
+      }
+    }
     return cache;
   }
 
@@ -94,6 +115,34 @@ class CacheMaker {
     const TensorView made = empty_ ? builder_.output(name, dtype, shape)
                                    : builder_.normal(name, dtype, shape, mean, spread);
     return heads_first_ ? made.swap(1, 2) : made;
+  }
+
+  // Keys and values of a page side by side, in one of the layers of a block.
+  void fused(Half& k, Half& v) {
+    const std::int64_t layers = 1 + builder_.kind("layers", 3),
+                       layer = builder_.kind("layer", layers);
+    const auto both = [&](const std::string& name, DType dtype, std::int64_t last, double mean,
+                          double spread, TensorView& keys, TensorView& values) {
+      std::vector<std::int64_t> shape{blocks_, 2, layers, page_, spec_.hk, last};
+      if (heads_first_) std::swap(shape[3], shape[4]);
+      const TensorView made = empty_ ? builder_.output(name, dtype, shape)
+                                     : builder_.normal(name, dtype, shape, mean, spread);
+      for (std::int64_t other = 0; other < layers; ++other) {
+        if (other != layer) poison(made.slice(2, other, 1));
+      }
+      const auto part = [&](std::int64_t index) {
+        const TensorView view = made.select(1, index).select(1, layer);
+        return heads_first_ ? view.swap(1, 2) : view;
+      };
+      keys = part(0);
+      values = part(1);
+    };
+    const double size = with_scales_ ? deviation(spec_.kv) : 1;
+    both("cache", spec_.kv, spec_.d, 0, size, k.values, v.values);
+    if (with_scales_) {
+      both("cache_scales", DType::kFloat32, groups(spec_.d), 1 / size, 0.1 / size, k.scales,
+           v.scales);
+    }
   }
 
   // Stored values use most of a quantised cache's range where scales bring them back.
@@ -122,23 +171,35 @@ class CacheMaker {
     return builder_.indices("cache.cu_kv", values);
   }
 
-  // Scales of a head: one, two, or one for each eight values.
+  // Scales of a head: one, two, or one for each eight values, or for more.
   std::int64_t groups(std::int64_t dim) const {
-    if (builder_.has("fine scales", 0.25)) return dim / 8;
+    if (builder_.has("fine scales", 0.4)) {
+      const std::int64_t run = std::int64_t{8} << builder_.kind("run of a scale", 4);
+      return dim % run == 0 ? dim / run : dim / 8;
+    }
     return builder_.options().extras && dim % 16 == 0 ? 2 : 1;
   }
 
-  // Entries that are not needed point nowhere.
+  // Entries that are not needed point nowhere, some of them below zero; there may be more of them.
   TensorView table() {
+    const std::int64_t spare = builder_.has("spare pages", 0.3) ? 3 : 0;
+    const bool negative = builder_.has("negative pages", 0.5);
+    const Random draw = builder_.random("pages of zeros");
     std::vector<std::int64_t> entries;
     std::size_t next = 0;
     for (std::int64_t length : lengths_) {
-      for (std::int64_t c = 0; c < columns_; ++c) {
-        entries.push_back(c * page_ < length ? pages_[next++] : CaseBuilder::kNobody);
+      for (std::int64_t c = 0; c < columns_ + spare; ++c) {
+        const std::int64_t nowhere = negative && c % 2 == 0 ? -1 - c : CaseBuilder::kNobody;
+        entries.push_back(c * page_ < length ? pages_[next++] : nowhere);
+        // The last page, of zeros, is any row's.
+        const auto at = static_cast<std::int64_t>(entries.size());
+        if (c * page_ < length && with_zeros_ && draw.chance(at, 0.2)) {
+          entries.back() = pages_.back();
+        }
       }
     }
     return builder_.indices("cache.page_table", entries,
-                            {static_cast<std::int64_t>(lengths_.size()), columns_});
+                            {static_cast<std::int64_t>(lengths_.size()), columns_ + spare});
   }
 
   // Tokens at or beyond a row's length, and pages that no row has.
@@ -165,7 +226,8 @@ class CacheMaker {
   const ProblemSpec& spec_;
   const std::vector<std::int64_t>& lengths_;
   const bool empty_;
-  bool ragged_ = false, heads_first_ = false, with_scales_ = false, with_values_ = true;
+  bool with_zeros_ = false, ragged_ = false, heads_first_ = false, with_scales_ = false,
+       with_values_ = true;
   std::int64_t value_dim_ = 0;
   std::int64_t page_ = 0, columns_ = 0, used_ = 0, blocks_ = 0;
   std::vector<std::int64_t> pages_;
@@ -180,22 +242,32 @@ Call random_attention(CaseBuilder builder) {
   Rows rows = builder.rows(row_lengths(spec), true);
   std::fill(rows.padded.begin(), rows.padded.end(), false);  // attention has no padding rows
   CacheMaker maker(builder, keys, false);
-  p.q = builder.normal("q", spec.io, {rows.total, spec.hq, spec.d}, 0, 1);
+  // Some models project a gate beside every head's queries.
+  const std::int64_t beside = builder.has("gates beside queries", 0.2) ? spec.d : 0;
+  const TensorView q = builder.normal("q", spec.io, {rows.total, spec.hq, spec.d + beside}, 0, 1);
+  p.q = q.slice(2, 0, spec.d);
+  if (beside > 0) poison(q.slice(2, spec.d, beside));
   p.out = builder.output("out", spec.io, {rows.total, spec.hq, maker.value_dim()});
   builder.set_sequences(p, rows);
   p.cache = maker.make();
   if (!maker.knows_lengths()) p.kv_lengths = builder.indices("kv_lengths", keys);
   // Windows and chunks without a causal mask look in both directions.
   p.causal = spec.mask != Mask::kNone && (spec.mask == Mask::kCausal || !builder.has("both", 0.3));
-  if (builder.has("scale", 0.3)) p.scale = builder.has("which scale", 0.3) ? 0.0 : 0.21;
+  constexpr double kScales[] = {0.21, 0.0, -0.3};
+  if (builder.has("scale", 0.3)) p.scale = kScales[builder.kind("which scale", 3)];
   if (spec.mask == Mask::kWindow) p.window = spec.window;
   if (spec.mask == Mask::kChunked) p.chunk = spec.window;
-  if (builder.options().extras) {
+  // Together, and with variety one without the other.
+  const bool extras = builder.options().extras;
+  if (extras != builder.has("other sinks", 0.3)) {
     const DType sinks = builder.any_float("sinks", DType::kFloat32);
-    p.sinks = builder.normal("sinks", sinks, {spec.hq}, 0, 1);
-    p.lse = builder.output("lse", DType::kFloat32, {rows.total, spec.hq});
-    p.softcap = 30;
+    p.sinks = builder.loose_normal("sinks", sinks, {spec.hq}, 0, 1);
   }
+  if (extras != builder.has("other lse", 0.3)) {
+    p.lse = builder.add_loose("lse", DType::kFloat32, {rows.total, spec.hq}).view();
+  }
+  constexpr double kCaps[] = {30, 50, 1.5};
+  if (extras != builder.has("other softcap", 0.3)) p.softcap = kCaps[builder.kind("cap", 3)];
   builder.poison_tokens(p.q, rows, true);
   return std::move(builder).finish(p);
 }
@@ -219,8 +291,8 @@ Call random_append(CaseBuilder builder) {
     const std::int64_t pairs = builder.options().extras ? spec.d / 4 : spec.d / 2;
     const std::int64_t positions =
         keys.empty() ? 1 : std::max<std::int64_t>(1, *std::max_element(keys.begin(), keys.end()));
-    p.rope.cos = builder.output("rope.cos", DType::kFloat32, {positions, pairs});
-    p.rope.sin = builder.output("rope.sin", DType::kFloat32, {positions, pairs});
+    p.rope.cos = builder.add_loose("rope.cos", DType::kFloat32, {positions, pairs}).view();
+    p.rope.sin = builder.add_loose("rope.sin", DType::kFloat32, {positions, pairs}).view();
     const auto fill = [&](const TensorView& table, double (*function)(double)) {
       for_each_element(table, [&](std::int64_t i, std::int64_t offset) {
         const auto position = static_cast<double>(i / pairs), pair = static_cast<double>(i % pairs);

@@ -9,6 +9,12 @@ namespace {
 // What a GDN layer convolves: its q, k and v channels.
 std::int64_t channels(const ProblemSpec& spec) { return 2 * spec.hq * spec.k + spec.hv * spec.v; }
 
+// With variety also numbers of channels that no model has.
+std::int64_t channels(const CaseBuilder& builder) {
+  const std::int64_t all = channels(builder.spec());
+  return builder.has("odd channels", 0.25) ? all - 1 - builder.kind("which channels", 7) : all;
+}
+
 constexpr std::int64_t kCheckpoints = 3;  // of a row, at the most
 
 // The columns of a row beyond its window, and how they are used.
@@ -21,13 +27,13 @@ struct Columns {
 TensorView window_pool(CaseBuilder& builder, const Rows& rows, const Columns& columns,
                        std::int64_t extra) {
   const ProblemSpec& spec = builder.spec();
-  const std::int64_t C = channels(spec), L = spec.width - 1 + columns.spare;
+  const std::int64_t C = channels(builder), L = spec.width - 1 + columns.spare;
   const bool channels_last = spec.channels_last || (builder.options().packed &&
                                                     builder.random("pool order").chance(0, 0.5));
   const std::int64_t slots = rows.pool + extra;
   TensorView pool = channels_last
-                        ? builder.normal("state", spec.state, {slots, L, C}, 0, 1).swap(1, 2)
-                        : builder.normal("state", spec.state, {slots, C, L}, 0, 1);
+                        ? builder.loose_normal("state", spec.state, {slots, L, C}, 0, 1).swap(1, 2)
+                        : builder.loose_normal("state", spec.state, {slots, C, L}, 0, 1);
   builder.poison_slots(pool, rows);
   if (extra > 0) poison(pool.slice(0, rows.pool, extra));
   return pool;
@@ -37,21 +43,21 @@ template <class Params>
 void set_common(CaseBuilder& builder, Params& p, const Rows& rows, std::vector<std::int64_t> shape,
                 const Columns& columns, std::int64_t extra_slots, bool with_pool = true) {
   const ProblemSpec& spec = builder.spec();
-  const std::int64_t C = channels(spec);
+  const std::int64_t C = channels(builder);
   // Any strides: channels side by side, or tokens.
   const bool turned = builder.has("tokens side by side", 0.2);
   const auto last = static_cast<int>(shape.size()) - 1;
   if (turned) std::swap(shape[0], shape.back());
-  p.x = builder.normal("x", spec.io, shape, 0, 1);
-  p.out = builder.output("out", spec.io, shape);
+  p.x = builder.loose_normal("x", spec.io, shape, 0, 1);
+  p.out = builder.add_loose("out", spec.io, shape).view();
   if (turned) {
     p.x = p.x.swap(0, last);
     p.out = p.out.swap(0, last);
   }
   p.weight =
-      builder.normal("weight", builder.any_float("weight", spec.io), {C, spec.width}, 0, 0.5);
+      builder.loose_normal("weight", builder.any_float("weight", spec.io), {C, spec.width}, 0, 0.5);
   if (builder.options().extras) {
-    p.bias = builder.normal("bias", builder.any_float("bias", spec.io), {C}, 0, 0.5);
+    p.bias = builder.loose_normal("bias", builder.any_float("bias", spec.io), {C}, 0, 0.5);
   }
   if (builder.has("no activation", 0.3)) p.activation = conv::Activation::kNone;
   if (!with_pool) return;
@@ -94,19 +100,22 @@ Call random_conv_prefill(CaseBuilder builder) {
   Columns columns{spec.drafts, spec.drafts > 0};
   if (columns.spare == 0 && (extras || builder.options().gaps)) columns = {2, extras};
   conv::PrefillParams p;
-  Rows rows = builder.rows(row_lengths(spec), true);
+  const bool ragged = !spec.lens.empty() || !builder.has("batch of rows", 0.5);
+  Rows rows = builder.rows(row_lengths(spec), ragged);
   const bool with_pool = !builder.has("no state", 0.15);
   if (!with_pool) std::fill(rows.padded.begin(), rows.padded.end(), false);
-  set_common(builder, p, rows, {rows.total, channels(spec)}, columns,
-             extras ? rows.count() * kCheckpoints : 0, with_pool);
-  builder.set_sequences(p, rows);
+  const std::int64_t C = channels(builder);
+  std::vector<std::int64_t> shape{rows.total, C};
+  if (!ragged) shape = {spec.b, spec.t, C};
+  set_common(builder, p, rows, shape, columns, extras ? rows.count() * kCheckpoints : 0, with_pool);
+  if (ragged) builder.set_sequences(p, rows);
   if (!with_pool) {
-    builder.poison_tokens(p.x, rows, true);
+    builder.poison_tokens(p.x, rows, ragged);
     return std::move(builder).finish(p);
   }
   if (extras) set_checkpoints(builder, p, rows);
   if (builder.options().fresh_rows) p.has_initial_state = builder.fresh_rows(p.state, rows);
-  builder.poison_tokens(p.x, rows, true);
+  builder.poison_tokens(p.x, rows, ragged);
   return std::move(builder).finish(p);
 }
 
@@ -117,9 +126,10 @@ Call random_conv_update(CaseBuilder builder) {
   const Rows rows = builder.rows(row_lengths(spec), ragged);
   std::int64_t longest = 1;
   for (std::int64_t length : rows.lengths) longest = std::max(longest, length);
-  std::vector<std::int64_t> shape{spec.b, spec.t, channels(spec)};
-  if (ragged) shape = {rows.total, channels(spec)};
-  if (!ragged && spec.t == 1) shape = {spec.b, channels(spec)};
+  const std::int64_t C = channels(builder);
+  std::vector<std::int64_t> shape{spec.b, spec.t, C};
+  if (ragged) shape = {rows.total, C};
+  if (!ragged && spec.t == 1 && !builder.has("one token", 0.3)) shape = {spec.b, C};
   const Random draw = builder.random("commit_lengths");
   const bool commits = extras && spec.drafts == 0 && draw.chance(-1, 0.4);
   Columns columns{spec.drafts, spec.drafts > 0};
@@ -146,7 +156,7 @@ Call random_gated_rms(CaseBuilder builder) {
   p.x = builder.normal("x", spec.io, shape, 0, 1);
   p.z = builder.normal("z", builder.any_float("z", spec.io), shape, 0, 1);
   const DType weight = builder.any_float("weight", DType::kFloat32);
-  p.weight = builder.normal("weight", weight, {spec.v}, 1, 0.2);
+  p.weight = builder.loose_normal("weight", weight, {spec.v}, 1, 0.2);
   p.out = builder.has("in place", 0.2)
               ? p.x
               : builder.output("out", builder.any_float("out", spec.io), shape);

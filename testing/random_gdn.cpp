@@ -9,7 +9,8 @@ Call random_decode(CaseBuilder builder) {
   const ProblemSpec spec = builder.spec();
   gdn::DecodeParams p;
   const Rows rows = builder.rows(row_lengths(spec), false);
-  TokenTensors tokens{builder, {spec.b}, spec.hv, {}};
+  const Dims dims = builder.has("one token", 0.3) ? Dims{spec.b, 1} : Dims{spec.b};
+  TokenTensors tokens{builder, dims, spec.hv, {}};
   tokens.set_qkv(p);
   tokens.set_gates(p.gate, p.beta);
   if (spec.gated || builder.options().extras) tokens.set_norm(p.norm);
@@ -90,14 +91,14 @@ Call random_recurrence(CaseBuilder builder) {
   // Any strides: channels side by side, or tokens.
   const bool turned = builder.has("tokens side by side", 0.3);
   const std::int64_t channels = keys + spec.hv * spec.v;
-  p.qkv = turned ? builder.normal("qkv", spec.io, {channels, rows.total}, 0, 1).swap(0, 1)
+  p.qkv = turned ? builder.loose_normal("qkv", spec.io, {channels, rows.total}, 0, 1).swap(0, 1)
                  : builder.normal("qkv", spec.io, {rows.total, channels}, 0, 1);
   scale(p.qkv.slice(1, 0, keys), key_deviation(spec));
   tokens.filled.push_back(p.qkv);
   p.out = turned ? builder.output("out", spec.io, {spec.hv * spec.v, rows.total}).swap(0, 1)
                  : builder.output("out", spec.io, {rows.total, spec.hv * spec.v});
   tokens.set_gates(p.gate, p.beta);
-  p.state = random_pool(builder, rows, spec.hv);
+  p.state = random_pool(builder, rows, spec.hv, 0, true);
   builder.set_sequences(p, rows);
   builder.set_slots(p, rows);
   set_numbers(p, builder);

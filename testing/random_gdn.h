@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "testing/case_builder.h"
 
@@ -12,6 +13,9 @@ inline constexpr double kMeanLogDecay = -0.05;
 inline constexpr double kStateDeviation = 0.3;
 // softplus of this is zero in every precision that matters, so the head never forgets.
 inline constexpr double kNeverForget = -60.0;
+// A raw gate that leaves nothing, and the share of such tokens in calls that have any.
+inline constexpr double kForgetAll = 4000.0, kWipeShare = 0.04;
+inline constexpr std::int64_t kSecond = std::int64_t{1} << 40;  // draws beside those of elements
 
 inline bool forgets(std::int64_t head) { return head % 4 != 3; }
 
@@ -83,11 +87,13 @@ struct TokenTensors {
     } else {
       if (spec.gate != gdn::Gate::Kind::kNone) {
         const DType usual = raw ? spec.io : DType::kFloat32;
-        a = builder.output("gate", builder.any_float("gate", usual), with(tokens, {heads}));
+        a = builder.add_loose("gate", builder.any_float("gate", usual), with(tokens, {heads}))
+                .view();
       }
       if (spec.beta != gdn::Beta::Kind::kNone) {
         const DType usual = logit ? spec.io : DType::kFloat32;
-        b = builder.output("beta", builder.any_float("beta", usual), with(tokens, {heads}));
+        b = builder.add_loose("beta", builder.any_float("beta", usual), with(tokens, {heads}))
+                .view();
       }
     }
     if (a.present()) gate.value = keep(a);
@@ -101,7 +107,7 @@ struct TokenTensors {
     const DType z = builder.any_float("norm.z", spec.io);
     norm.z = keep(builder.normal("norm.z", z, with(tokens, {heads, spec.v}), 0, 1));
     const DType weight = builder.any_float("norm.weight", DType::kFloat32);
-    norm.weight = builder.normal("norm.weight", weight, {spec.v}, 1, 0.2);
+    norm.weight = builder.loose_normal("norm.weight", weight, {spec.v}, 1, 0.2);
     if (builder.has("norm.gate", 0.5)) norm.gate = norm::Activation::kSigmoid;
     if (builder.has("norm.eps", 0.3)) norm.eps = 1e-3;
   }
@@ -124,28 +130,37 @@ struct TokenTensors {
       const auto dtype = [&](const char* name) {
         return builder.has(name, 0.5) ? DType::kBFloat16 : DType::kFloat32;
       };
-      gate.A_log = builder.normal("A_log", dtype("A_log"), {heads}, log_rate, 0.3);
-      Buffer& bias = builder.add("dt_bias", dtype("dt_bias"), {heads});
+      gate.A_log = builder.loose_normal("A_log", dtype("A_log"), {heads}, log_rate, 0.3);
+      Buffer& bias = builder.add_loose("dt_bias", dtype("dt_bias"), {heads});
       const Random bias_draw = builder.random("dt_bias");
       bias.fill_by([&](std::int64_t head) {
         return forgets(head) ? 0.1 * bias_draw.normal(head) : kNeverForget;
       });
       gate.dt_bias = bias.view();
     }
+    // Some calls have tokens that wipe the state, and some that nearly do.
+    const bool wipes = builder.has("wipes", 0.2);
     for_each_element(gate.value, [&](std::int64_t index, std::int64_t offset) {
       const std::int64_t head = index % heads;
       double value = forgets(head) ? kMeanLogDecay * 2 * draw.uniform(index) : 0;
+      if (wipes && gate.kind != gdn::Gate::Kind::kRaw && draw.chance(~index, kWipeShare)) {
+        value = draw.chance(index + kSecond, 0.5) ? -std::numeric_limits<double>::infinity() : -40;
+      }
       if (gate.kind == gdn::Gate::Kind::kLinear) value = std::exp(value);
       if (gate.kind == gdn::Gate::Kind::kRaw) value = draw.normal(index);
+      if (wipes && gate.kind == gdn::Gate::Kind::kRaw && draw.chance(~index, kWipeShare)) {
+        value = kForgetAll;
+      }
       store_element(gate.value, offset, value);
     });
   }
 
   void fill_beta(gdn::Beta& beta) {
     const Random draw = builder.random("beta values");
+    const double most = builder.has("beta beyond 1", 0.2) ? 2 : 1;  // negative eigenvalues
     for_each_element(beta.value, [&](std::int64_t index, std::int64_t offset) {
       const bool logit = beta.kind == gdn::Beta::Kind::kLogit;
-      store_element(beta.value, offset, logit ? draw.normal(index) : draw.uniform(index));
+      store_element(beta.value, offset, logit ? draw.normal(index) : most * draw.uniform(index));
     });
   }
 };
@@ -155,12 +170,14 @@ inline Dims state_dims(const ProblemSpec& spec, Dims outer, std::int64_t heads) 
   return with(std::move(outer), {heads, kv ? spec.k : spec.v, kv ? spec.v : spec.k});
 }
 
-// `extra`: slots behind those of the rows, which nobody reads.
+// `extra`: slots behind those of the rows, which nobody reads. `loose`: of any strides.
 inline TensorView random_pool(CaseBuilder& builder, const Rows& rows, std::int64_t heads,
-                              std::int64_t extra = 0) {
+                              std::int64_t extra = 0, bool loose = false) {
   const ProblemSpec& spec = builder.spec();
-  const TensorView pool = builder.normal(
-      "state", spec.state, state_dims(spec, {rows.pool + extra}, heads), 0, kStateDeviation);
+  const Dims dims = state_dims(spec, {rows.pool + extra}, heads);
+  const TensorView pool = loose
+                              ? builder.loose_normal("state", spec.state, dims, 0, kStateDeviation)
+                              : builder.normal("state", spec.state, dims, 0, kStateDeviation);
   builder.poison_slots(pool, rows);
   if (extra > 0) poison(pool.slice(0, rows.pool, extra));
   return pool;

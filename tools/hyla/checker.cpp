@@ -9,6 +9,7 @@
 
 #include "testing/device_memory.h"
 #include "testing/far_pool.h"
+#include "testing/lost_slots.h"
 #include "testing/random.h"
 #include "testing/replay_call.h"
 
@@ -73,17 +74,21 @@ std::vector<Checked> Checker::run(int cases) && {
     on_gpu() ? on_device(call) : on_host(call);
   }
   if (on_gpu()) replayed(CaseOptions::scattered());
-  if (on_gpu() && problem_.far) far_pools();
+  if (on_gpu() && problem_.far) {
+    far_pools("far pool", CaseOptions::scattered());
+    far_pools("hostile far pool", CaseOptions::hostile());
+  }
   return std::move(results_);
 }
 
 std::vector<Checked> Checker::run_drawn(std::uint64_t number) && {
-  constexpr double kReplayed = 0.3;
+  constexpr double kReplayed = 0.3, kLost = 0.4;
+  const testing::Random draw(number, "checker");
   const CaseOptions options = CaseOptions::drawn(number);
   variant_ = fmt::format("drawn {}", number);
   const Call call = testing::random_call(problem_.spec, options);
-  on_gpu() ? repeated(call) : on_host(call);
-  if (on_gpu() && testing::Random(number, "replayed").chance(0, kReplayed)) replayed(options);
+  on_gpu() ? repeated(call, draw.chance(0, kLost)) : on_host(call);
+  if (on_gpu() && draw.chance(1, kReplayed)) replayed(options);
   return std::move(results_);
 }
 
@@ -129,13 +134,16 @@ void Checker::on_device(const Call& call) {
 }
 
 // The second time its workspace holds what the first one left.
-void Checker::repeated(const Call& call) {
+void Checker::repeated(const Call& call, bool lost) {
   const Judge judge(call);
-  const testing::DeviceCall device(call);
+  const Call sent = lost ? testing::lose_slots(call) : call;
+  const testing::DeviceCall device(sent);
   const auto launch = [&](const std::string& name) {
-    device.upload(call);
+    device.upload(sent);
     device.launch(name);
-    return device.result();
+    Call result = device.result();
+    testing::find_slots(result, sent, call);
+    return result;
   };
   try_all(device.explain(), [&](const std::string& name) {
     const Call first = launch(name);
@@ -166,9 +174,9 @@ void Checker::replayed(const CaseOptions& options) {
   });
 }
 
-void Checker::far_pools() {
-  variant_ = "far pool";
-  const Call near = testing::random_call(problem_.spec, CaseOptions::scattered());
+void Checker::far_pools(const char* variant, const CaseOptions& options) {
+  variant_ = variant;
+  const Call near = testing::random_call(problem_.spec, options);
   const std::int64_t shift = testing::far_shift(near);
   if (shift == 0) throw InvalidArgument("--far", "problems with a pool", to_string(problem_.spec));
   Call far = near;

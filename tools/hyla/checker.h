@@ -25,7 +25,7 @@ class Checker {
 
   // Friendly tensors, hostile ones and `cases` - 1 drawn; on a GPU also a replayed graph.
   std::vector<Checked> run(int cases) &&;
-  // One drawn variant, twice on a GPU and sometimes replayed.
+  // One drawn variant; on a GPU twice, some with slots and pages out of range, some replayed.
   std::vector<Checked> run_drawn(std::uint64_t number) &&;
 
  private:
@@ -36,9 +36,9 @@ class Checker {
 
   void on_host(const testing::Call& call);
   void on_device(const testing::Call& call);
-  void repeated(const testing::Call& call);
+  void repeated(const testing::Call& call, bool lost);
   void replayed(const testing::CaseOptions& options);
-  void far_pools();
+  void far_pools(const char* variant, const testing::CaseOptions& options);
   bool on_gpu() const { return problem_.spec.device == Device::Kind::kCuda; }
 
   CheckedProblem problem_;

@@ -305,11 +305,13 @@ void add_far_pools(Checks& checks) {
         "gdn_decode:b=5,hq=1,hv=2", "gdn_mtp:b=5,t=3,hq=2,hv=4,state=bf16",
         "gdn_mtp:b=5,t=8,hq=1,hv=2,layout=kv,state=bf16,mode=accepted",
         "gdn_recurrence:lens=3+0+9+1,hq=2,hv=4,state=bf16",
+        "gdn_recurrence:lens=3+0+9+1,hq=1,hv=2,layout=vk",
         "gdn_prefill:lens=65+0+130+1,hq=1,hv=2,state=bf16",
         "gdn_prefill:lens=65+0+30+1,hq=1,hv=2,k=64,v=64,layout=kv,state=f16,checkpoint=64",
         "conv_update:b=9,hq=2,hv=4,k=64,v=64",
         "conv_update:b=9,t=3,hq=2,hv=4,k=64,v=64,drafts=3,channels_last=1",
         "conv_prefill:lens=3+0+90+1,hq=2,hv=4,k=64,v=64",
+        "conv_prefill:lens=3+0+90+1,hq=2,hv=4,k=64,v=64,channels_last=1",
         "attention_decode:b=3,kvlen=1+333+97,hq=8,hk=1,d=128,page=64",
         "attention_prefill:lens=90+0+150,hq=8,hk=1,d=128,page=64",
         "attention_append:lens=30+0+1,kvlen=40,hk=2,d=128,page=16"}) {
