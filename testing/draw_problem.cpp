@@ -116,6 +116,7 @@ class Drawer {
     } else {
       spec_.lens = chance(0.2) ? ragged(40, 20) : ragged(6, one_of(70, 200, 400, 700));
       spec_.longest = chance(0.6);
+      spec_.initial = chance(0.8);
       spec_.checkpoint = one_of(0, 0, 64, 128, 192);
       if (chance(0.2)) {  // more queries than values
         spec_.hv = spec_.hk = keys;
