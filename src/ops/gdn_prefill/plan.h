@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "ops/gdn_prefill/long_plan.h"
 
@@ -62,7 +63,23 @@ struct PlanShape {
   }
 
   static std::int64_t divided(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+  friend bool operator==(const PlanShape&, const PlanShape&) = default;
 };
+
+// What a function says of a shape, kept by the thread that asked: a call asks up to three times,
+// the layers of a model ask the same, and looking at all numbers of segments takes the host 10 us
+// and more.
+template <auto Function>
+auto remembered(const PlanShape& s) {
+  using Result = decltype(Function(s));
+  struct Answer {
+    PlanShape shape;
+    Result result;
+  };
+  thread_local std::optional<Answer> last;
+  if (!last.has_value() || last->shape != s) last = Answer{s, Function(s)};
+  return last->result;
+}
 
 // Of sequences whose lengths only the device knows: as likely alike as not, and otherwise drawn
 // from a tenth of the longest up to it, or from all orders of magnitude up to 64 times the
@@ -209,10 +226,14 @@ inline double vk_at_us(const PlanShape& s) {
 }
 
 // With what is known of the lengths.
-inline double fused_us(const PlanShape& s) { return over_lengths(s, fused_at_us); }
-inline double block_us(const PlanShape& s) { return over_lengths(s, block_at_us); }
-inline double steps_us(const PlanShape& s) { return over_lengths(s, steps_at_us); }
-inline double vk_us(const PlanShape& s) { return over_lengths(s, vk_at_us); }
+template <double (*AtUs)(const PlanShape&)>
+double us_over_lengths(const PlanShape& s) {
+  return over_lengths(s, AtUs);
+}
+inline double fused_us(const PlanShape& s) { return remembered<us_over_lengths<fused_at_us>>(s); }
+inline double block_us(const PlanShape& s) { return remembered<us_over_lengths<block_at_us>>(s); }
+inline double steps_us(const PlanShape& s) { return remembered<us_over_lengths<steps_at_us>>(s); }
+inline double vk_us(const PlanShape& s) { return remembered<us_over_lengths<vk_at_us>>(s); }
 
 // T', P and factors of all chunks, four warpgroups a multiprocessor: the first chunk is a latency,
 // and the more there are the better they fill each other's gaps.
@@ -272,7 +293,7 @@ inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
   return over_lengths(s, [&](const PlanShape& x) { return split_at_us(x, parts, blocks_a_cta); });
 }
 
-inline Walks split_walks(const PlanShape& s) {
+inline Walks find_split_walks(const PlanShape& s) {
   const auto ctas = static_cast<double>(s.tasks() * s.blocks);
   Walks walks{1, 1, split_us(s, 1, 1)};
   const auto consider = [&](int parts, int blocks_a_cta) {
@@ -283,6 +304,8 @@ inline Walks split_walks(const PlanShape& s) {
   if (s.blocks % 2 == 0 && (!s.wide() || (s.pairs && s.waves(ctas) > 1))) consider(1, 2);
   return walks;
 }
+
+inline Walks split_walks(const PlanShape& s) { return remembered<find_split_walks>(s); }
 
 // States between segments that there is memory for, N and M each.
 inline constexpr std::int64_t kMostSegmentStates = 288;
@@ -329,7 +352,7 @@ inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
 }
 
 // parts 0: too few chunks or too many tasks for any.
-inline Walks segment_walks(const PlanShape& s) {
+inline Walks find_segment_walks(const PlanShape& s) {
   Walks best;
   for (int parts : {3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64}) {
     if (parts > s.chunks() || s.tasks() * (parts - 1) > kMostSegmentStates) break;
@@ -342,6 +365,8 @@ inline Walks segment_walks(const PlanShape& s) {
   }
   return best;
 }
+
+inline Walks segment_walks(const PlanShape& s) { return remembered<find_segment_walks>(s); }
 
 // The same with outputs by the fused kernel, of every part as a sequence of its own (cuda_relay):
 // only T' is prepared, and only of chunks that a walk to the end of a part needs.
@@ -370,7 +395,7 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.
 inline constexpr double kLeastRelayChunks = 128;
 
-inline Walks relay_walks(const PlanShape& s) {
+inline Walks find_relay_walks(const PlanShape& s) {
   Walks best;
   if (s.chunks() < kLeastRelayChunks) return best;
   for (int parts : {2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64}) {
@@ -390,5 +415,7 @@ inline Walks relay_walks(const PlanShape& s) {
   }
   return best;
 }
+
+inline Walks relay_walks(const PlanShape& s) { return remembered<find_relay_walks>(s); }
 
 }  // namespace hyla::gdn
