@@ -196,6 +196,9 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
         // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
         __builtin_prefetch(x + (u + 4) * x_stride + c, 0, 2);
         __builtin_prefetch(out + (u + 4) * out_stride + c, 1, 2);
+        // Once more, shortly before they are needed: of those requests some are lost.
+        __builtin_prefetch(x + u * x_stride + c + 4 * kZipped, 0, 3);
+        __builtin_prefetch(out + u * out_stride + c + 4 * kZipped, 1, 3);
         y[2 * i] =
             dot_pairs(dot_pairs(bias[0], lower[u], weight[0][0]), lower[u + 2], weight[1][0]);
         y[2 * i + 1] =
