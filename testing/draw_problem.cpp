@@ -1,7 +1,10 @@
 #include "testing/draw_problem.h"
 
+#include <hyla/error.h>
+
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "testing/random.h"
 
@@ -263,6 +266,49 @@ class Drawer {
 
 ProblemSpec draw_problem(Operation operation, Device::Kind device, std::uint64_t number) {
   return Drawer(operation, number).draw(device);
+}
+
+namespace {
+
+// "key=value" of a problem string, one after the other.
+std::vector<std::string_view> items_of(std::string_view text) {
+  std::vector<std::string_view> items;
+  const std::size_t colon = text.find(':');
+  std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    items.push_back(rest.substr(0, comma));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return items;
+}
+
+bool gives(const std::vector<std::string_view>& items, std::string_view key) {
+  return std::any_of(items.begin(), items.end(),
+                     [&](std::string_view item) { return item.substr(0, item.find('=')) == key; });
+}
+
+}  // namespace
+
+std::optional<ProblemSpec> draw_problem(std::string_view text, std::uint64_t number) {
+  const ProblemSpec given = parse_problem(text);
+  const std::string drawn = to_string(draw_problem(given.operation, given.device, number));
+  const std::vector<std::string_view> fixed = items_of(text);
+  std::string together = std::string(name_of(given.operation)) + ":";
+  for (const std::string_view item : fixed) together.append(item).append(",");
+  const bool rows = gives(fixed, "lens") || gives(fixed, "b") || gives(fixed, "t");
+  for (const std::string_view item : items_of(drawn)) {
+    const std::string_view key = item.substr(0, item.find('='));
+    const bool row_key = key == "lens" || key == "b" || key == "t" || key == "kvlen";
+    if (gives(fixed, key) || (rows && row_key)) continue;
+    together.append(item).append(",");
+  }
+  together.pop_back();
+  try {
+    return parse_problem(together);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace hyla::testing

@@ -1,6 +1,7 @@
 #include "testing/draw_problem.h"
 
 #include <gtest/gtest.h>
+#include <hyla/error.h>
 
 #include <set>
 #include <string>
@@ -25,6 +26,26 @@ TEST(DrawProblem, EveryDrawIsAProblemAndReproducible) {
     }
     EXPECT_GT(different.size(), kNumbers * 9 / 10) << name_of(operation);
   }
+}
+
+TEST(DrawProblem, GivenKeysStay) {
+  int together = 0;
+  for (std::uint64_t number = 0; number < kNumbers; ++number) {
+    const auto spec = draw_problem("gdn_mtp:k=128,v=128,layout=kv,state=bf16", number);
+    ASSERT_TRUE(spec.has_value());
+    EXPECT_EQ(spec->k, 128);
+    EXPECT_EQ(spec->v, 128);
+    EXPECT_EQ(spec->layout, gdn::StateLayout::kKV);
+    EXPECT_EQ(spec->state, DType::kBFloat16);
+    const auto rows = draw_problem("attention_decode:b=3,t=2", number);
+    ASSERT_TRUE(rows.has_value());
+    EXPECT_EQ(row_lengths(*rows), (std::vector<std::int64_t>{2, 2, 2}));
+    // Two heads do not go with every number of query heads.
+    together += draw_problem("attention_decode:hk=2", number).has_value();
+  }
+  EXPECT_GT(together, 50);
+  EXPECT_LT(together, static_cast<int>(kNumbers));
+  EXPECT_THROW(draw_problem("gdn_decode:k=3", 1), InvalidArgument);
 }
 
 // Of attention with fewer keys than queries too, which append refuses.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <optional>
 
 #include "checker.h"
 #include "commands.h"
@@ -148,17 +149,19 @@ int check(const Options& options) {
   return report.finish("");
 }
 
-// `operation` or `operation:device=cuda`; all where none is given.
-std::vector<ProblemSpec> drawn_operations(const Options& options) {
-  std::vector<ProblemSpec> chosen;
-  for (const std::string& text : options.problems) chosen.push_back(testing::parse_problem(text));
+// Operations with the keys that are fixed; all where none is given.
+std::vector<std::string> drawn_operations(const Options& options) {
+  std::vector<std::string> chosen = options.problems;
   if (chosen.empty()) {
     for (const testing::Operation operation : testing::all_operations()) {
-      chosen.push_back(testing::defaults(operation));
-      if (has_gpu()) chosen.back().device = Device::Kind::kCuda;
+      chosen.push_back(testing::name_of(operation) + std::string(has_gpu() ? ":device=cuda" : ""));
     }
   }
-  for (const ProblemSpec& spec : chosen) require_device(spec);
+  for (const std::string& text : chosen) {
+    const ProblemSpec spec = testing::parse_problem(text);
+    require_device(spec);
+    require_implementation(spec);
+  }
   return chosen;
 }
 
@@ -168,7 +171,7 @@ int check_random(const Options& options) {
   constexpr std::size_t kWidth = 100;
   check_writable("--json", options.json);
   const Share share = Share::parse(options.share);
-  const std::vector<ProblemSpec> operations = drawn_operations(options);
+  const std::vector<std::string> operations = drawn_operations(options);
   testing::cuda::reuse_memory();
   Report report(options.json, kWidth);
   Says says(options);
@@ -177,10 +180,11 @@ int check_random(const Options& options) {
   std::uint64_t drawn = 0;
   int refused = 0;  // one after the other: after an error of the device nothing works any more
   for (; spent() < options.random && refused < 5; ++drawn) {
-    const ProblemSpec& from = operations[drawn % operations.size()];
     const std::uint64_t number = (options.seed << 32) + drawn * share.count + share.index + 1;
-    CheckedProblem problem{testing::draw_problem(from.operation, from.device, number)};
-    problem.spec.impl = from.impl;
+    const std::optional<ProblemSpec> spec =
+        testing::draw_problem(operations[drawn % operations.size()], number);
+    if (!spec.has_value()) continue;
+    const CheckedProblem problem{*spec};
     says(testing::to_string(problem.spec));
     try {
       for (const Checked& result : Checker(problem, std::ref(says)).run_drawn(number)) {
@@ -248,7 +252,7 @@ void add_check(CLI::App& app) {
       "  hyla check gdn_decode:b=7,hq=2,hv=4,layout=kv --cases 20\n"
       "  hyla check --suite quick --json check.json\n"
       "  hyla check --random 60 --seed 7 --limit 20\n"
-      "  hyla check --random 10 gdn_mtp gdn_prefill:device=cuda");
+      "  hyla check --random 10 gdn_mtp gdn_prefill:k=128,v=128,device=cuda");
   command->callback(
       [options] { exit_code() = options->random > 0 ? check_random(*options) : check(*options); });
 }
