@@ -57,7 +57,9 @@ job() {
   case $name in
   check/*) timeout -k 5 "$seconds" "$tool" check --suite gpu --cases 3 --share "${name#check/}" \
     --trace --json "$logs/check.${name//\//.}.json" ;;
-  example/*) timeout -k 5 "$seconds" "$build/examples/example_${name#example/}" ;;
+  # A build that was carried here has its library where the loader would not look.
+  example/*) LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout -k 5 "$seconds" \
+    "$build/examples/example_${name#example/}" ;;
   *) timeout -k 5 "$seconds" "$tests" --gtest_filter="$name" ;;
   esac >"$logs/${name//\//.}.log" 2>"$logs/${name//\//.}.err" </dev/null || status=$?
   echo "$status $((SECONDS - began)) $name"
