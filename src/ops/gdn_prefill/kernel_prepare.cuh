@@ -24,7 +24,8 @@ inline constexpr int kPrepareThreads = kPrepareGroups * 128;
 // Walks over (chunk, head) pairs, `stride` apart; the heads of a chunk are neighbours.
 struct PrepareCursor {
   std::int64_t item;
-  int row, begin, length;  // of the item's chunk; rows as they are numbered in RecordRows
+  // Of the item's chunk: its row as RecordRows numbers them, and tokens, none of padding.
+  int row, begin, length;
   bool started;
 
   // The next pair that is there. False: there is none.
@@ -42,7 +43,7 @@ struct PrepareCursor {
       const int slot = static_cast<int>(item / heads);
       advance(all, slot);
       const int chunk = slot - all.first_slot(row, begin);
-      if (chunk * kChunk >= length || p.slots.read_slot(all.row(row)) == core::kNullSlot) continue;
+      if (chunk * kChunk >= length) continue;
       set_head(a, static_cast<int>(item - static_cast<std::int64_t>(slot) * heads), info);
       set_tokens(p, begin + chunk * kChunk, min(kChunk, length - chunk * kChunk), info);
       return true;
@@ -53,6 +54,7 @@ struct PrepareCursor {
   __device__ __forceinline__ void enter(const RecordRows& all, int to) {
     row = to;
     find_tokens(all.a.p, all.row(row), begin, length);
+    if (all.a.p.slots.read_slot(all.row(row)) == core::kNullSlot) length = 0;
   }
   // To the last row that begins at or before a slot: this one, the next, and then by halves, as
   // each look is a wait for memory.
@@ -75,9 +77,9 @@ struct alignas(1024) PrepareGroup {
   MaskFactors masks;
   std::uint32_t gates[2][2][64];
   PrepareCursor cursor;
-  ChunkInfo info[2];
-  std::int64_t item[2];
-  int span[2];       // only without P
+  ChunkInfo info[4];  // of this chunk, the next two and the one before
+  std::int64_t item[4];
+  int span[4];       // only without P
   int out_of_reach;  // the last chunk with keys of very different lengths
   arch::Mbarrier keys_full, queries_full;
 
@@ -86,7 +88,8 @@ struct alignas(1024) PrepareGroup {
 };
 
 // Halves: of up to 128 columns each. Without Scores: no P, and only the chunks of `spans`.
-template <class Io, int Halves, bool Scores>
+// Normalised: with the L2 norm, if the problem says so.
+template <class Io, int Halves, bool Scores, bool Normalised>
 class Prepare {
  public:
   __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const RecordRows& rows,
@@ -115,19 +118,23 @@ class Prepare {
     }
     sync();
     if (s.info[0].rows == 0) return;
+    if (thread == 64) find(1, stride);
     if (thread < 32) {
       load_gates(a.p, s.info[0], s.gates[0], thread);
       scan_gates(a.p, s.info[0], s.gates[0], thread);
-      load_betas(a.p, s.info[0], s.gates[0], thread);
-      make_betas(a.p, s.info[0], s.gates[0], thread);
+    } else if (thread < 64) {
+      load_betas(a.p, s.info[0], s.gates[0], thread & 31);
+      make_betas(a.p, s.info[0], s.gates[0], thread & 31);
     }
+    __syncwarp();
 #pragma unroll 1
-    for (int n = 0; s.info[n & 1].rows > 0; ++n) chunk(n, stride);
+    for (int n = 0; s.info[n & 3].rows > 0; ++n) chunk(n, stride);
     if (thread == 0) arch::wait_for_stores<0>();
   }
 
  private:
   __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, 128); }
+  __device__ __forceinline__ bool normalises() const { return Normalised && a.p.l2norm; }
 
   __device__ __forceinline__ void find(int place, std::int64_t stride) {
     if constexpr (!Scores) {
@@ -170,7 +177,7 @@ class Prepare {
       multiply_rows(product, s.keys, 0, half > 0);
       arch::wait(s.queries_full, half);
       multiply_rows(scores, s.keys, 1, half > 0);
-      if (a.p.l2norm) squares.add(s.keys, thread);
+      if (normalises()) squares.add(s.keys, thread);
       arch::wgmma_wait<0>();
       arch::pin(product);
       arch::pin(scores);
@@ -191,7 +198,7 @@ class Prepare {
   }
 
   __device__ __forceinline__ void chunk(int n, std::int64_t stride) {
-    const int place = n & 1;
+    const int place = n & 3, next = (n + 1) & 3;
     if (thread == 0 && n > 0) {
       arch::wait_for_store_reads<0>();  // the chunk before has left
       if constexpr (Scores) ask_queries(place, 0);
@@ -203,21 +210,21 @@ class Prepare {
     if constexpr (Halves > 1) {
       QuerySquares squares;
       multiply_halves(place, product, scores, squares);
-      if (a.p.l2norm) query *= over_length(squares);
+      if (normalises()) query *= over_length(squares);
     } else {
-      arch::wait(s.keys_full, place);
+      arch::wait(s.keys_full, n & 1);
       clear_tail(place);
       multiply_rows(product, s.keys, 0);
     }
     sync();  // gates are there, the chunk before has left
-    const auto& gates = s.gates[place];
+    const auto& gates = s.gates[n & 1];
+    auto& next_gates = s.gates[(n & 1) ^ 1];
     const bool mild = is_mild<Io>(gates);
     const float held = make_key_factors(mild, gates, s.masks, s.factors, thread);
-    if (thread == 96) find(place ^ 1, stride);
     sync();
-    const bool more = s.info[place ^ 1].rows > 0;
+    const bool more = s.info[next].rows > 0;
     if constexpr (Halves > 1) {
-      if (thread == 32 && more) ask_keys(place ^ 1, 0);
+      if (thread == 32 && more) ask_keys(next, 0);
       __syncwarp();
     } else {
       arch::wgmma_wait<0>();
@@ -225,23 +232,23 @@ class Prepare {
     }
     // With both products in registers there are none to keep K K^T in, so columns are always
     // normalised.
-    const bool normalise = Halves > 1 && a.p.l2norm;
-    const bool own_grows = normalise ? lower(place).store_normalised(product, held, mild)
-                                     : lower(place).store(product, held, mild, reach(n));
+    const bool normalise = Halves > 1 && normalises();
+    const bool own_grows = normalise ? lower(n).store_normalised(product, held, mild)
+                                     : lower(n).store(product, held, mild, normalises(), reach(n));
     __syncwarp();
     if constexpr (Halves == 1 && Scores) {
-      arch::wait(s.queries_full, place);
+      arch::wait(s.queries_full, n & 1);
       multiply_rows(scores, s.keys, 1);
-      if (a.p.l2norm) {
+      if (normalises()) {
         QuerySquares squares;
         squares.add(s.keys, thread);
         query *= over_length(squares);
       }
     }
     if constexpr (Scores) put_query_factors(mild, query, gates, s.masks, s.factors, thread);
-    if (thread < 32 && more) load_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
+    if (thread < 32 && more) load_gates(a.p, s.info[next], next_gates, thread);
     if (thread >= 32 && thread < 64 && more) {
-      load_betas(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread & 31);
+      load_betas(a.p, s.info[next], next_gates, thread & 31);
     }
     invert_diagonal(s.scratch, thread >> 5, thread & 31);
     if constexpr (Halves == 1 && Scores) {
@@ -257,9 +264,9 @@ class Prepare {
         if (chunk_grows) a.rows->grown[s.span[place]] = 1;
       }
     }
-    const bool redo = Halves == 1 && s.out_of_reach == n;
+    const bool redo = Normalised && Halves == 1 && s.out_of_reach == n;
     if constexpr (Halves == 1) {
-      if (thread == 32 && more && !redo) ask_keys(place ^ 1, 0);
+      if (thread == 32 && more && !redo) ask_keys(next, 0);
       __syncwarp();
     }
     clear_upper(s.inverse(), thread);
@@ -271,12 +278,12 @@ class Prepare {
       multiply_rows(product, s.keys, 0);
       arch::wgmma_wait<0>();
       arch::pin(product);
-      lower(place).store_normalised(
-          product, make_key_factors(mild, gates, s.masks, s.factors, thread), mild);
+      lower(n).store_normalised(product, make_key_factors(mild, gates, s.masks, s.factors, thread),
+                                mild);
       __syncwarp();
       invert_diagonal(s.scratch, thread >> 5, thread & 31);
       sync();
-      if (thread == 32 && more) ask_keys(place ^ 1, 0);
+      if (thread == 32 && more) ask_keys(next, 0);
       __syncwarp();
     }
     if (redo || normalise) {
@@ -284,10 +291,11 @@ class Prepare {
     } else {
       store_inverse<false>(s.scratch, s.masks, s.inverse(), thread);
     }
-    if (thread < 32 && more) scan_gates(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread);
+    if (thread < 32 && more) scan_gates(a.p, s.info[next], next_gates, thread);
     if (thread >= 32 && thread < 64 && more) {
-      make_betas(a.p, s.info[place ^ 1], s.gates[place ^ 1], thread & 31);
+      make_betas(a.p, s.info[next], next_gates, thread & 31);
     }
+    if (thread == 64) find((n + 2) & 3, stride);  // a wait for memory
     sync();
     if (thread == 0) {
       Record<Io>& record = records[s.item[place]];
@@ -298,8 +306,8 @@ class Prepare {
     }
   }
 
-  __device__ __forceinline__ auto lower(int place) {
-    return make_lower_part(a, s.gates[place], s.masks, s.factors, s.scratch, thread,
+  __device__ __forceinline__ auto lower(int n) {
+    return make_lower_part(a, s.gates[n & 1], s.masks, s.factors, s.scratch, thread,
                            [this] { sync(); });
   }
   // Notes that chunk n has such keys.
@@ -315,8 +323,9 @@ class Prepare {
   const int barrier, thread;
 };
 
-// grid: any number of CTAs
-template <class Io, int Halves>
+// grid: any number of CTAs. Longs: of the sequences that turn out to be long only (long_rows.cuh).
+// Code that a call does not need costs it time all the same.
+template <class Io, int Halves, bool Longs, bool Normalised>
 __global__ void __launch_bounds__(kPrepareThreads, 1)
     prepare(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -328,19 +337,22 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   }
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
-  __shared__ LongRows longs;
-  const bool looks = Halves == 1 && a.long_rows > 0;  // K = V = 128 only
-  if (looks) {
+  const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
+  const auto run = [&](const LongRows* longs) {
+    const RecordRows all{a, longs};
+    Prepare<Io, Halves, true, Normalised>(s, all, static_cast<Record<Io>*>(a.records), group)
+        .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
+  };
+  if constexpr (Longs) {
+    __shared__ LongRows longs;
     find_long_rows(a, longs, reinterpret_cast<int*>(memory));
     arch::fence_async_proxy();
     __syncthreads();
     if (blockIdx.x == 0 && threadIdx.x == 0) *a.longs = longs;  // for the kernels behind
-    if (longs.count == 0) return;
+    if (longs.count > 0) run(&longs);
+  } else {
+    run(nullptr);
   }
-  const RecordRows all{a, looks ? &longs : nullptr};
-  const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
-  Prepare<Io, Halves, true>(s, all, static_cast<Record<Io>*>(a.records), group)
-      .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
 }
 
 // The same for states between segments alone (spans.cuh).
@@ -358,7 +370,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   __syncthreads();
   const RecordRows all{a, nullptr};
   const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
-  Prepare<Io, 1, false>(s, all, static_cast<Record<Io>*>(a.records), group, &spans)
+  Prepare<Io, 1, false, true>(s, all, static_cast<Record<Io>*>(a.records), group, &spans)
       .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
 }
 

@@ -18,32 +18,24 @@ struct ListedShared {
 template <class Io, class Ring>
 __device__ __forceinline__ void feed_listed(Ring& ring, const FusedArguments& a,
                                             const SerialTask& task) {
-  const auto* records = static_cast<const Record<Io>*>(a.records);
-  ChunkInfo info;
-  set_head(a, task.head, info);
-  ListedSteps steps(a.p, task.row, task.length);
-#pragma unroll 1
-  for (int n = 0; steps.next(); ++n) {
+  const auto load = [&](int n, int c, const ChunkInfo& info, const Record<Io>* record) {
     const SerialStage at = serial_stage(n);
     if (n >= kSerialStages) arch::wait(ring.empty[at.stage], at.parity ^ 1);
     auto& stage = ring.stages[at.stage];
     arch::Mbarrier& full = ring.full[at.stage];
-    const bool whole = steps.part == 0;
-    arch::arrive_expecting(full, whole
-                                     ? 7 * kTileBytes + static_cast<std::uint32_t>(sizeof(Factors))
-                                     : 3 * kTileBytes);
-    const int token = task.begin + steps.chunk * kChunk;
+    constexpr std::uint32_t kWhole = 7 * kTileBytes + sizeof(Factors);
+    arch::arrive_expecting(full, record != nullptr ? kWhole : 3 * kTileBytes);
+    const int token = task.begin + c * kChunk;
     arch::load_tile(stage.keys[0], a.maps.k, {0, info.k_head, token}, full);
     arch::load_tile(stage.keys[2], a.maps.k, {64, info.k_head, token}, full);
     arch::load_tile(stage.value_tile(0), a.maps.v, {task.block * 64, info.v_head, token}, full);
-    if (!whole) continue;
+    if (record == nullptr) return;
     arch::load_tile(stage.keys[1], a.maps.q, {0, info.q_head, token}, full);
     arch::load_tile(stage.keys[3], a.maps.q, {64, info.q_head, token}, full);
-    const Record<Io>& record =
-        records[static_cast<std::int64_t>(task.slot + steps.chunk) * a.p.heads + task.head];
-    arch::load_bulk(stage.inverse_tile(), record.inverse, 2 * kTileBytes, full);
-    arch::load_bulk(&ring.factors[at.stage], &record.factors, sizeof(Factors), full);
-  }
+    arch::load_bulk(stage.inverse_tile(), record->inverse, 2 * kTileBytes, full);
+    arch::load_bulk(&ring.factors[at.stage], &record->factors, sizeof(Factors), full);
+  };
+  feed_listed<Io>(a, task, load);
 }
 
 template <class Io>

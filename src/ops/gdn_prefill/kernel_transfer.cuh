@@ -112,8 +112,9 @@ __device__ __forceinline__ void copy_initial(const FusedArguments& a, const Seri
   }
 }
 
-// grid (heads of sequences, 2, 2 pieces_followed - 1)
-template <class Io>
+// grid (heads of sequences, 2, 2 pieces_followed - 1). Relays: for cuda_relay, which cuts segments
+// into pieces and has a list of segments made.
+template <class Io, bool Relays>
 __global__ void __launch_bounds__(serial_threads(1), 2)
     transfer(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   const TransferItem item = transfer_item(a, static_cast<int>(blockIdx.z));
-  const bool begins = a.rows != nullptr && item.piece == 0 && !item.matrix;
+  const bool begins = Relays && item.piece == 0 && !item.matrix;
   if (begins && blockIdx.y == 0 && blockIdx.x % static_cast<unsigned>(a.p.heads) == 0) {
     write_segment_rows(a, static_cast<int>(blockIdx.x / static_cast<unsigned>(a.p.heads)));
   }
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
   // Where value rows may be spoilt, kernel_again.cuh starts from it too.
   const bool copies = begins || (kMaySpoil<Io> && item.piece == 0 && !item.matrix);
   if (copies && a.p.starts_from_pool(task.row)) copy_initial(a, task);
-  const int part = item.piece / a.cuts;
+  const int part = Relays ? item.piece / a.cuts : item.piece;
   const int begin = first_chunk(a, task.chunks(), part);
   const int end = first_chunk(a, task.chunks(), part + 1);
   if (end == task.chunks()) return;  // nobody starts after it
@@ -149,10 +150,15 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
     if (threadIdx.x == 0) *segment_forgets(a, pair, item.piece) = forgets;
     if (forgets) return;
   }
-  // Of a part that forgets, the state after it is that of the walk over what it remembers.
-  if (forgets && item.piece % a.cuts != a.cuts - 1) return;
-  const int from = forgets ? s.start : first_of_piece(a, task.chunks(), item.piece);
-  const int to = forgets ? end : first_of_piece(a, task.chunks(), item.piece + 1);
+  int from = s.start, to = end;
+  if constexpr (Relays) {
+    // Of a part that forgets, the state after it is that of the walk over what it remembers.
+    if (forgets && item.piece % a.cuts != a.cuts - 1) return;
+    if (!forgets) {
+      from = first_of_piece(a, task.chunks(), item.piece);
+      to = first_of_piece(a, task.chunks(), item.piece + 1);
+    }
+  }
   if (arch::uniform(threadIdx.x >> 7) == 1) {
     arch::take_registers<208>();
     walk_transfer(s, a, task, item, from, to, forgets);

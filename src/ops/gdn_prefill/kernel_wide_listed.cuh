@@ -11,32 +11,25 @@ namespace hyla::gdn {
 template <class Io>
 __device__ __forceinline__ void feed_listed(WideShared<Io>& s, const FusedArguments& a,
                                             const SerialTask& task) {
-  const auto* records = static_cast<const Record<Io>*>(a.records);
-  ChunkInfo info;
-  set_head(a, task.head, info);
-  ListedSteps steps(a.p, task.row, task.length);
-#pragma unroll 1
-  for (int n = 0; steps.next(); ++n) {
-    const int c = steps.chunk, token = task.begin + c * kChunk, stage = n & 1;
-    const bool whole = steps.part == 0;
+  const auto load = [&](int n, int c, const ChunkInfo& info, const Record<Io>* record) {
+    const int token = task.begin + c * kChunk, stage = n & 1;
     wait_place(s.keys_empty, n);
     load_wide_tiles(s.keys[stage], a.maps.k, info.k_head, token, s.keys_full[stage]);
-    if (whole) {
+    if (record != nullptr) {
       wait_place(s.queries_empty, c);
       load_wide_tiles(s.queries[c & 1], a.maps.q, info.q_head, token, s.queries_full[c & 1]);
     }
     wait_place(s.rest_empty, n);
     arch::Mbarrier& full = s.rest_full[stage];
     auto& rest = s.rest[stage];
-    arch::arrive_expecting(
-        full, whole ? 3 * kTileBytes + static_cast<std::uint32_t>(sizeof(Factors)) : kTileBytes);
+    constexpr std::uint32_t kWhole = 3 * kTileBytes + sizeof(Factors);
+    arch::arrive_expecting(full, record != nullptr ? kWhole : kTileBytes);
     arch::load_tile(rest.values, a.maps.v, {task.block * 64, info.v_head, token}, full);
-    if (!whole) continue;
-    const Record<Io>& record =
-        records[static_cast<std::int64_t>(task.slot + c) * a.p.heads + task.head];
-    arch::load_bulk(rest.prepared, record.inverse, 2 * kTileBytes, full);
-    arch::load_bulk(&s.factors[stage], &record.factors, sizeof(Factors), full);
-  }
+    if (record == nullptr) return;
+    arch::load_bulk(rest.prepared, record->inverse, 2 * kTileBytes, full);
+    arch::load_bulk(&s.factors[stage], &record->factors, sizeof(Factors), full);
+  };
+  feed_listed<Io>(a, task, load);
 }
 
 template <class Io>

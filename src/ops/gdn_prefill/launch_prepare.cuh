@@ -28,7 +28,15 @@ Context launch_prepare(const FusedArguments& a, const SplitShape& split, const C
       return after;
     }
   }
-  device::launch(prepare<Io, Halves>, shape, a, context);
+  // Of the rare K above 128 one instance has to do.
+  if constexpr (Halves == 1) {
+    device::launch(a.long_rows > 0 ? prepare<Io, 1, true, true>
+                   : a.p.l2norm    ? prepare<Io, 1, false, true>
+                                   : prepare<Io, 1, false, false>,
+                   shape, a, context);
+  } else {
+    device::launch(prepare<Io, Halves, false, true>, shape, a, context);
+  }
   return after;
 }
 

@@ -17,7 +17,7 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
     shape.block = dim3(serial_threads(1));
     shape.shared_bytes = sizeof(TransferShared<Io>);
     shape.grid = dim3(tasks, 2, static_cast<unsigned>(2 * pieces_followed(a) - 1));
-    device::launch(transfer<Io>, shape, a, after);
+    device::launch(a.rows != nullptr ? transfer<Io, true> : transfer<Io, false>, shape, a, after);
     if (pieces_followed(a) > 1) launch_states(a, split.state_rows, after);
     if (a.rows != nullptr) return;
   }

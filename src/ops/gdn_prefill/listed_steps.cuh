@@ -7,6 +7,7 @@
 #include "arch/named_barrier.cuh"
 #include "ops/gdn_prefill/checkpoints.cuh"
 #include "ops/gdn_prefill/lower_part.cuh"
+#include "ops/gdn_prefill/serial_feed.cuh"
 
 namespace hyla::gdn {
 
@@ -55,6 +56,22 @@ struct Steps {
   }
 };
 using ListedSteps = Steps<int>;
+
+// By one thread: load(number of a step, chunk, heads of it, record), without a record for a part of
+// a chunk.
+template <class Io, class Load>
+__device__ __forceinline__ void feed_listed(const FusedArguments& a, const SerialTask& task,
+                                            Load&& load) {
+  const auto* records = static_cast<const Record<Io>*>(a.records);
+  ChunkInfo info;
+  set_head(a, task.head, info);
+  ListedSteps steps(a.p, task.row, task.length);
+#pragma unroll 1
+  for (int n = 0; steps.next(); ++n) {
+    const std::int64_t slot = task.slot + steps.chunk;
+    load(n, steps.chunk, info, steps.part == 0 ? records + slot * a.p.heads + task.head : nullptr);
+  }
+}
 
 struct PartScratch {
   alignas(16) std::uint32_t gates[2][64];
@@ -110,7 +127,7 @@ __device__ __forceinline__ void make_part(const FusedArguments& a, int head, int
   if (normalise) {
     lower.store_normalised(product, held, mild);
   } else {
-    lower.store(product, held, mild, [&] { s.out_of_reach = 1; });
+    lower.store(product, held, mild, a.p.l2norm, [&] { s.out_of_reach = 1; });
   }
   __syncwarp();
   invert_diagonal(s.inverse, thread >> 5, thread & 31);

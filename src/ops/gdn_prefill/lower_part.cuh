@@ -40,13 +40,13 @@ struct LowerPart {
   // grow. Calls `out_of_reach` where lengths differ too much (in_reach): then K K^T is made again.
   template <class OutOfReach>
   __device__ __forceinline__ bool store(const float (&product)[32], float held, bool mild,
-                                        OutOfReach&& out_of_reach) const {
+                                        bool normalised, OutOfReach&& out_of_reach) const {
     const DiagonalBlock y = diagonal_block(product, thread >> 5);
     const float2 beta = of_rows(reinterpret_cast<const float*>(gates[1]), thread);
     const float2 lengths = key_squares(y, thread & 31);
     float2 squares = make_float2(1.0f, 1.0f);  // over those of the keys' lengths
     float key = 1.0f;
-    if (a.p.l2norm) {
+    if (normalised) {
       const float own = thread & 1 ? lengths.y : lengths.x;
       key = over_root(own + a.eps);
       if (!in_reach(own, key)) out_of_reach();
