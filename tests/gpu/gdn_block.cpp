@@ -87,8 +87,10 @@ TEST_F(GpuBlock, LinesOfAWarp) {
   }
 }
 
-// More of them, and under batch_invariant few too: warps that own values.
+// More of them, and under batch_invariant few too: warps that own values. [.., V, K]: more than 32
+// MiB, with fewer registers.
 TEST_F(GpuBlock, ValuesOfAWarp) {
+  check("gdn_mtp:b=130,t=3,hq=4,hv=8,state=bf16", CaseOptions::plain());
   check("gdn_mtp:b=33,t=5,hq=4,hv=8,state=bf16,layout=kv,mode=accepted", CaseOptions::plain());
   for (int t : {1, 3, 8}) {
     const std::string problem =

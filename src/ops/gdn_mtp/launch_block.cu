@@ -88,19 +88,21 @@ MtpBlockArguments arguments(const MtpProblem& p) {
   return a;
 }
 
-// Measured: up to 8 MiB of states, one wave of CTAs, lines a warp gain 9 % and lose beyond; whole
-// lines gain 3 % at 128 MiB and nothing at 32. The bits of kLines are others.
+// Measured. kVK: up to 32 MiB of states more registers gain 2 %, beyond they lose 4. kKV: up to 8
+// MiB, one wave of CTAs, lines a warp gain 9 % and lose beyond; whole lines gain 3 % at 128 MiB and
+// nothing at 32. The bits of kLines are others.
 BlockShape shape_of(const MtpProblem& p, Options options, bool invariant) {
-  constexpr std::int64_t kFewBytes = std::int64_t{8} << 20, kManyBytes = std::int64_t{64} << 20;
+  constexpr std::int64_t kMiB = 1 << 20;
   const DType state = p.initial.dtype;
-  if (options == Options::kAny || !has_shapes(state, p.q.dtype, p.layout)) {
-    return BlockShape::kValues;
-  }
+  if (options == Options::kAny || !has_shapes(state, p.q.dtype)) return BlockShape::kValues;
   const std::int64_t bytes =
       p.sequences.rows * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(state));
-  if (bytes <= kFewBytes && !invariant) return BlockShape::kLines;
+  if (p.layout == StateLayout::kVK) {
+    return bytes <= 32 * kMiB ? BlockShape::kFew : BlockShape::kValues;
+  }
+  if (bytes <= 8 * kMiB && !invariant) return BlockShape::kLines;
   const bool whole = p.V % (kMtpWideWarps * kMtpBlockWarpRows) == 0;
-  return bytes >= kManyBytes && whole ? BlockShape::kWide : BlockShape::kValues;
+  return bytes >= 64 * kMiB && whole ? BlockShape::kWide : BlockShape::kValues;
 }
 
 MtpBlockKernel kernel(const MtpProblem& p, const BlockChoice& choice) {

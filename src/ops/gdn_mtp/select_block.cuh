@@ -10,9 +10,9 @@ namespace hyla::gdn {
 
 using MtpBlockKernel = void (*)(MtpBlockArguments);
 
-// Of a CTA, for rows of one block: four warps with 16 values each; the same with 32 lines each
-// (kernel_mtp_lines.cuh); kMtpWideWarps.
-enum class BlockShape { kValues, kLines, kWide };
+// Of a CTA, for rows of one block: four warps with 16 values each; the same with more registers
+// and fewer CTAs an SM; with 32 lines each (kernel_mtp_lines.cuh); kMtpWideWarps.
+enum class BlockShape { kValues, kFew, kLines, kWide };
 
 struct BlockChoice {
   DType io;
@@ -21,17 +21,27 @@ struct BlockChoice {
   BlockShape shape;  // kValues, unless has_shapes()
 };
 
-constexpr bool has_shapes(DType state, DType io, StateLayout layout) {
-  return layout == StateLayout::kKV && state == io && state == DType::kBFloat16;
+// kVK: kFew too; kKV: kLines and kWide.
+constexpr bool has_shapes(DType state, DType io) {
+  return state == io && state == DType::kBFloat16;
 }
+
+struct MtpFewPolicy
+    : MtpBlockPolicy<__nv_bfloat16, __nv_bfloat16, Options::kUsual, StateLayout::kVK> {
+  static constexpr int kCtas = 4;
+};
 
 template <class State, class Io, StateLayout L>
 MtpBlockKernel select_block(const BlockChoice& c) {
   if (c.options == Options::kAny) return mtp_blocks<MtpBlockPolicy<State, Io, Options::kAny, L>>;
-  if constexpr (has_shapes(device::kDTypeOf<State>, device::kDTypeOf<Io>, L)) {
-    using Wide = MtpBlockPolicy<State, Io, Options::kUsual, L, kMtpWideWarps>;
-    if (c.shape == BlockShape::kLines) return mtp_lines<MtpLinesPolicy>;
-    if (c.shape == BlockShape::kWide) return mtp_block<Wide>;
+  if constexpr (has_shapes(device::kDTypeOf<State>, device::kDTypeOf<Io>)) {
+    if constexpr (L == StateLayout::kVK) {
+      if (c.shape == BlockShape::kFew) return mtp_block<MtpFewPolicy>;
+    } else {
+      using Wide = MtpBlockPolicy<State, Io, Options::kUsual, L, kMtpWideWarps>;
+      if (c.shape == BlockShape::kLines) return mtp_lines<MtpLinesPolicy>;
+      if (c.shape == BlockShape::kWide) return mtp_block<Wide>;
+    }
   }
   return mtp_block<MtpBlockPolicy<State, Io, Options::kUsual, L>>;
 }
