@@ -15,10 +15,20 @@
 namespace hyla::attention::appending {
 
 inline constexpr int kRowWarps = 4;
-inline constexpr int kLines = 4;  // of keys, and as many of values
 
 // As In and Out: what is stored without a change, whatever it is.
 struct Bytes {};
+
+// Of a warp, of keys and as many of values. Conversions wait for their own instructions more than
+// for memory: fewer lines, and more warps.
+inline constexpr int kMostLines = 4;
+template <class Out>
+inline constexpr int kLines = std::is_same_v<Out, Bytes> ? kMostLines : 2;
+// Of a multiprocessor, as many as find registers.
+template <class In, class Out>
+inline constexpr int kCtas = std::is_same_v<Out, Bytes>   ? 5
+                             : std::is_same_v<In, __half> ? 7
+                                                          : 8;
 
 // Keys or values. A chunk is 16 bytes of the input.
 struct Half {
@@ -123,8 +133,8 @@ __device__ __forceinline__ float largest_of_run(float largest, int lanes) {
 }
 
 // The largest magnitude of a run over the largest number of Out, rounded once.
-template <class Out>
-__device__ __forceinline__ float scale_of(const Exact (&x)[8], int lanes, bool rotated) {
+template <class Out, bool kRotated>
+__device__ __forceinline__ float scale_of(const Exact (&x)[8], int lanes) {
   constexpr float kInverse = 1.0f / kLargest<Out>;
   float high = 0, low = 0;
 #pragma unroll
@@ -134,7 +144,7 @@ __device__ __forceinline__ float scale_of(const Exact (&x)[8], int lanes, bool r
   } else {
     high = largest_of_run(high, lanes);
   }
-  if (rotated) {
+  if constexpr (kRotated) {
     low = -__builtin_huge_valf();
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -244,17 +254,17 @@ struct Chunk {
 // those of the token that this lane has looked up, kNowhere: it is not written.
 inline constexpr std::int64_t kNowhere = INT64_MIN;
 
-template <class In, class Out>
-__device__ __forceinline__ void convert(const RowsArguments& a, const Half& half, bool rotated,
-                                        const device::Pack<char, 16> (&data)[kLines],
-                                        const Chunk (&chunks)[kLines], const Target& target,
+template <class In, class Out, bool kRotated>
+__device__ __forceinline__ void convert(const RowsArguments& a, const Half& half,
+                                        const device::Pack<char, 16> (&data)[kLines<Out>],
+                                        const Chunk (&chunks)[kLines<Out>], const Target& target,
                                         int lane) {
   const bool somewhere = target.place.somewhere();
   const std::int64_t base = somewhere ? half.to.offset(target.place, 0) : kNowhere;
   const std::int64_t scale_base =
       somewhere && half.scales.present() ? half.scales.offset(target.place, 0) : 0;
 #pragma unroll
-  for (int i = 0; i < kLines; ++i) {
+  for (int i = 0; i < kLines<Out>; ++i) {
     const Chunk& at = chunks[i];
     const std::int64_t to = __shfl_sync(0xffffffffu, base, at.token);
     const bool goes = at.inside && to != kNowhere;
@@ -266,7 +276,7 @@ __device__ __forceinline__ void convert(const RowsArguments& a, const Half& half
     Exact x[8];
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] = {plain[e], 0.0f};
-    if (rotated) {
+    if constexpr (kRotated) {
       const int position = __shfl_sync(0xffffffffu, target.position, at.token);
       rotate<sizeof(Out) == 1>(x, values, a, position, at.piece, lane);
     }
@@ -276,7 +286,7 @@ __device__ __forceinline__ void convert(const RowsArguments& a, const Half& half
     if constexpr (sizeof(Out) == 1) {
       if (half.scales.present()) {
         const int lanes = 1 << half.scale_shift;
-        const float scale = scale_of<Out>(x, lanes, rotated);
+        const float scale = scale_of<Out, kRotated>(x, lanes);
         const std::int64_t scales = __shfl_sync(0xffffffffu, scale_base, at.token);
         if (goes && (at.piece & (lanes - 1)) == 0) {
           static_cast<float*>(
@@ -295,12 +305,13 @@ __device__ __forceinline__ void convert(const RowsArguments& a, const Half& half
   }
 }
 
-__device__ __forceinline__ void copy(const Half& half, const device::Pack<char, 16> (&data)[kLines],
-                                     const Chunk (&chunks)[kLines], const Target& target) {
+__device__ __forceinline__ void copy(const Half& half,
+                                     const device::Pack<char, 16> (&data)[kLines<Bytes>],
+                                     const Chunk (&chunks)[kLines<Bytes>], const Target& target) {
   const std::int64_t base =
       target.place.somewhere() ? half.to.offset(target.place, 0) * half.size : kNowhere;
 #pragma unroll
-  for (int i = 0; i < kLines; ++i) {
+  for (int i = 0; i < kLines<Bytes>; ++i) {
     const Chunk& at = chunks[i];
     const std::int64_t to = __shfl_sync(0xffffffffu, base, at.token);
     if (!at.inside || to == kNowhere) continue;
@@ -311,24 +322,25 @@ __device__ __forceinline__ void copy(const Half& half, const device::Pack<char, 
 
 // Grid: (warps' shares, 1 or, when halves are not paired, one for each).
 template <class In, class Out>
-__global__ void __launch_bounds__(32 * kRowWarps, 5)
+__global__ void __launch_bounds__(32 * kRowWarps, kCtas<In, Out>)
     append_rows(const __grid_constant__ RowsArguments a) {
   const Half& half = a.halves[blockIdx.y];  // its chunks are those of the other one in a pair
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int first = static_cast<int>(blockIdx.x * kRowWarps + (threadIdx.x >> 5)) * 32 * kLines;
+  const int first =
+      static_cast<int>(blockIdx.x * kRowWarps + (threadIdx.x >> 5)) * 32 * kLines<Out>;
   arch::wait_for_previous_grid();
   if (first >= half.total) return;
 
   const int first_token = half.by_token(first);
-  Chunk chunks[kLines];
+  Chunk chunks[kLines<Out>];
 #pragma unroll
-  for (int i = 0; i < kLines; ++i) {
+  for (int i = 0; i < kLines<Out>; ++i) {
     const int chunk = first + 32 * i + lane, token = half.by_token(chunk);
     const int in_token = chunk - token * half.per_token, head = half.by_head(in_token);
     chunks[i] = {(token - first_token) & 31, head, in_token - head * half.chunks,
                  chunk < half.total};
   }
-  device::Pack<char, 16> data[2][kLines];
+  device::Pack<char, 16> data[2][kLines<Out>];
   const auto ask = [&](int i, int source, bool there) {
     const Chunk& at = chunks[i];
     if (!there) return;
@@ -344,12 +356,12 @@ __global__ void __launch_bounds__(32 * kRowWarps, 5)
   RowToken own;
   if (a.sequences.cu_seqlens.present()) {
 #pragma unroll
-    for (int i = 0; i < kLines; ++i) ask(i, first_token + chunks[i].token, chunks[i].inside);
+    for (int i = 0; i < kLines<Out>; ++i) ask(i, first_token + chunks[i].token, chunks[i].inside);
     if (first_token + lane < a.tokens) own = row_of(a.sequences, a.tokens, first_token + lane);
   } else {
     own = scan_rows(a.sequences, a.tokens, first_token + lane);
 #pragma unroll
-    for (int i = 0; i < kLines; ++i) {
+    for (int i = 0; i < kLines<Out>; ++i) {
       const int source = __shfl_sync(0xffffffffu, own.row < 0 ? -1 : own.source, chunks[i].token);
       ask(i, source, source >= 0 && chunks[i].inside);
     }
@@ -359,9 +371,12 @@ __global__ void __launch_bounds__(32 * kRowWarps, 5)
     copy(half, data[0], chunks, target);
     if (a.paired) copy(a.halves[1], data[1], chunks, target);
   } else {
-    convert<In, Out>(a, half, a.rotated_chunks > 0 && blockIdx.y == 0, data[0], chunks, target,
-                     lane);
-    if (a.paired) convert<In, Out>(a, a.halves[1], false, data[1], chunks, target, lane);
+    if (a.rotated_chunks > 0 && blockIdx.y == 0) {
+      convert<In, Out, true>(a, half, data[0], chunks, target, lane);
+    } else {
+      convert<In, Out, false>(a, half, data[0], chunks, target, lane);
+    }
+    if (a.paired) convert<In, Out, false>(a, a.halves[1], data[1], chunks, target, lane);
   }
 }
 

@@ -18,7 +18,7 @@ std::int64_t tiles(const AppendProblem& problem) {
 
 template <class In, class Out>
 void launch(const AppendProblem& problem, const Context& context) {
-  constexpr int kShare = 32 * appending::kLines * appending::kRowWarps;
+  constexpr int kShare = 32 * appending::kLines<Out> * appending::kRowWarps;
   const RowsArguments arguments = appending::rows_arguments(problem);
   const int most = std::max(arguments.halves[0].total, arguments.halves[1].total);
   device::LaunchShape shape;

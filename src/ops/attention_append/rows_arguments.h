@@ -8,7 +8,7 @@
 
 namespace hyla::attention::appending {
 
-inline constexpr std::int64_t kMostChunks = INT32_MAX - 64 * 32 * kLines;
+inline constexpr std::int64_t kMostChunks = INT32_MAX - 64 * 32 * kMostLines;
 
 // Rows of a tensor can be read or written `bytes` at a time.
 inline bool aligned_rows(const TensorView& x, std::int64_t bytes) {
@@ -36,7 +36,7 @@ inline const char* half_refuses(const AppendProblem& p, const TensorView& from,
   if (!aligned_rows(to, 16 * static_cast<std::int64_t>(size_of(to.dtype)) / size)) {
     return "the cache's rows are not aligned to chunks";
   }
-  if (chunks * p.heads < kLines) return "a token has fewer than 64 bytes";
+  if (chunks * p.heads < kMostLines) return "a token has fewer than 64 bytes";
   if (chunks * p.heads * from.shape[0] > kMostChunks) return "too many tokens";
   if (as_is(p)) return nullptr;
   if (from.dtype != DType::kBFloat16 && from.dtype != DType::kFloat16) {
