@@ -59,7 +59,7 @@ TEST_F(GpuAttentionValueDims, PrefillOverBytes) {
 
 // Widened in the workspace before.
 TEST_F(GpuAttentionValueDims, PrefillWidened) {
-  check_dims("cuda_prefill", "attention_prefill:lens=70+80,kvlen=70+150,hq=8,hk=1", kBytes, 8200);
+  check_dims("cuda_widened", "attention_prefill:lens=70+80,kvlen=70+150,hq=8,hk=1", kBytes, 8200);
 }
 
 // Items that are cut along the keys.

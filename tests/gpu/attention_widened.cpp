@@ -29,6 +29,14 @@ std::int64_t widened_bytes(const ProblemSpec& spec) {
   return tokens * spec.hk * spec.d * 2 * 2;
 }
 
+std::string first_choice(const std::string& problem) {
+  const DeviceCall gpu(random_call(parse_problem(problem)));
+  for (const Candidate& candidate : gpu.explain()) {
+    if (candidate.supported) return candidate.implementation;
+  }
+  return {};
+}
+
 bool takes(const DeviceCall& gpu, const std::string& implementation) {
   const std::vector<Candidate> all = gpu.explain();
   return std::any_of(all.begin(), all.end(), [&](const Candidate& candidate) {
@@ -43,10 +51,10 @@ void check_widened(const std::string& problem, const CaseOptions& options) {
   const Call call = random_call(spec, options);
   check_call(problem, call);
   const DeviceCall gpu(call);
-  if (!takes(gpu, "cuda_prefill")) return;  // a mixture, for both kernels or the other one
+  ASSERT_TRUE(takes(gpu, "cuda_widened")) << problem;
   const std::size_t bytes = workspace_bytes(gpu.params(), gpu.context());
   RunParams params = std::get<RunParams>(gpu.params());
-  params.impl = "cuda_prefill";
+  params.impl = "cuda_widened";
   std::vector<std::byte> held(bytes);
   const cuda::Memory memory(cuda::allocate(bytes));
   cuda::fill(memory.get(), 0xff, bytes);
@@ -128,7 +136,7 @@ TEST_F(GpuAttentionWidened, AnyRoom) {
       cuda::fill(memory.get(), 0xff, most);
       gpu.upload(call);
       RunParams limited = p;
-      limited.impl = "cuda_prefill";
+      limited.impl = "cuda_widened";
       attention::run(limited, {memory.get(), bytes, gpu.context().device}, gpu.context());
       const Comparison comparison = judge.compare(gpu.result());
       EXPECT_TRUE(comparison.ok) << problem << " with " << bytes << " of " << most
@@ -138,12 +146,46 @@ TEST_F(GpuAttentionWidened, AnyRoom) {
   }
 }
 
+// It costs launches that short prompts over short caches do not bring back.
+TEST_F(GpuAttentionWidened, WhereItPays) {
+  for (const char* short_prompts :
+       {"attention_prefill:lens=200+33,hq=8,hk=2,d=128,kvlen=250,page=16,kv=int8",
+        "attention_prefill:lens=160+70,hq=16,hk=2,d=256,kvlen=300,page=64,kv=e4m3",
+        "attention_prefill:lens=128,hq=32,hk=8,d=64,kvlen=500,page=64,kv=e4m3"}) {
+    EXPECT_EQ(first_choice(short_prompts), "cuda_prefill") << short_prompts;
+  }
+  for (const char* long_prompts :
+       {"attention_prefill:lens=2048,hq=16,hk=2,d=256,page=64,kv=e4m3",
+        "attention_prefill:lens=1024x2,hq=32,hk=8,d=128,kvlen=4096,page=64,kv=int8"}) {
+    EXPECT_EQ(first_choice(long_prompts), "cuda_widened") << long_prompts;
+  }
+}
+
 TEST_F(GpuAttentionWidened, SameBitsEveryTimeAndInGraphs) {
-  check_repeats("attention_prefill:lens=300,hq=8,hk=1,d=256,page=16,kv=e4m3,seed=9");
-  check_repeats("attention_prefill:lens=90+1+200,hq=8,hk=1,d=128,page=16,kv=int8,seed=9");
-  CaseOptions options;
-  options.shuffled = true;
-  check_replays("attention_prefill:lens=120+90,hq=8,hk=1,d=128,page=16,kv=e4m3", options);
+  for (const char* rows :
+       {"lens=300,d=256,kv=e4m3", "lens=90+1+200,d=128,kv=int8", "lens=120+90,d=128,kv=e4m3"}) {
+    const std::string problem = std::string("attention_prefill:hq=8,hk=1,page=16,seed=9,") + rows;
+    CaseOptions options;
+    options.shuffled = true;
+    const Call call = random_call(parse_problem(problem), options);
+    const DeviceCall gpu(call);
+    gpu.launch("cuda_widened");
+    const Call first = gpu.result();
+    EXPECT_TRUE(Judge(call).compare(first).ok) << problem;
+    const cuda::Captured graph([&] { gpu.launch("cuda_widened"); });
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      gpu.upload(call);
+      graph.replay();
+      expect_same_bits(first, gpu.result(), problem);
+    }
+    for (int replay = 1; replay <= 3; ++replay) {
+      const Call next = replay_call(parse_problem(problem), options, call, replay);
+      gpu.upload(next);
+      graph.replay();
+      const Comparison comparison = Judge(next).compare(gpu.result());
+      EXPECT_TRUE(comparison.ok) << problem << ", replay " << replay << ": " << comparison.failure;
+    }
+  }
 }
 
 // Lengths that change between replays move rows from one kernel to the other.
@@ -155,7 +197,7 @@ TEST_F(GpuAttentionWidened, ACapturedGraphFollowsNewLengths) {
   };
   const Call first = call("20+205+1+31", "200+230+5+200", 1);
   const DeviceCall gpu(first);
-  const cuda::Captured graph([&] { gpu.launch(""); });
+  const cuda::Captured graph([&] { gpu.launch("cuda_widened"); });
   for (const Call& next :
        {call("31+20+205+1", "200+200+230+5", 2), call("1+1+135+120", "1+5+230+200", 3),
         call("63+65+66+63", "230+65+129+130", 4), call("16+136+0+105", "230+201+0+130", 5)}) {

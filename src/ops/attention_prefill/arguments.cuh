@@ -14,6 +14,8 @@
 
 namespace hyla::attention {
 
+inline constexpr float kLargeFactor = 256 * 1.4426950408889634f;  // of a soft-cap
+
 // What a box of a key or value map loads: 8 or 16 rows, whole or one 64-element chunk of them.
 struct BoxShape {
   int rows = 8, chunks = 1;  // boxes of the latter kind that make a row
@@ -32,7 +34,7 @@ struct Partials {
 
 // Keys, Values: where tokens lie (KvRows, or OperandRows of a user's type).
 template <class Keys, class Values>
-struct TileArguments {
+struct TileArguments : ScheduleInputs {
   using KeyEntry = typename Keys::Entry;
   using ValueEntry = typename Values::Entry;
   CUtensorMap query_map;  // (D, group, tokens, KV heads)
@@ -41,7 +43,7 @@ struct TileArguments {
   Keys keys;
   Values values;
   Mask mask;
-  Schedule schedule;
+  bool own_schedule;  // no kernel has made one: every CTA finds its only item (own_item.cuh)
   void* out;
   float* lse;         // or null
   const void* sinks;  // or null
@@ -49,7 +51,7 @@ struct TileArguments {
   DType sinks_dtype;
   float factor;   // logits in powers of two are `factor` times the products, or times their tanh
   float squeeze;  // 0, or what products are multiplied with before that tanh, times 2 log2(e)
-  int group, kv_heads, value_dim, tokens_per_tile;
+  int value_dim;
   Partials partials;  // of items that are cut along the keys
   BoxShape key_boxes, value_boxes;
   int key_bytes, value_bytes;  // row path: of a head

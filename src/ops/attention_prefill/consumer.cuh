@@ -125,10 +125,31 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
     at.advance();
   };
 
+  // Tiles of an item that has no rows for this warpgroup.
+  const auto pass = [&](const Item& item) {
+    if (leader) arch::arrive(shared.queries_empty);
+    for (int tile = item.last_tile; tile >= item.first_tile; --tile) {
+      arch::wait(shared.key_ring.full[key.slot], key.parity);
+      release(shared.key_ring, key);
+      if constexpr (kScaled) {
+        if (kLoading == Loading::kBytes || scaled_columns(a)) {
+          arch::arrive_warp(column_scales(shared).empty[column], lane);
+        }
+        column = column + 1 == Shape::kSlots ? 0 : column + 1;
+      }
+      arch::wait(shared.value_ring.full[value.slot], value.parity);
+      release(shared.value_ring, value);
+    }
+  };
+
   for (std::uint32_t count = 0;; ++count) {
     arch::wait(shared.queries_full, count & 1);
     const Item& item = shared.items[count & 3];
     if (!item.exists()) return;
+    if (group * kGroupRows >= min(a.tokens_per_tile, item.queries - item.token) * a.group) {
+      pass(item);
+      continue;
+    }
     SoftmaxRow upper, lower;
 #pragma unroll
     for (int i = 0; i < Shape::kDim / 2; ++i) o[i] = 0;
@@ -141,12 +162,12 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
         if constexpr (kScaled) {
           if (a.keys.folds) scale_columns(s, column_scales(shared).keys[column], quad_lane);
         }
-        if (a.squeeze != 0.0f) squeeze_logits(s, a.squeeze);
+        if (a.squeeze != 0.0f) squeeze_logits(s, a.squeeze, a.factor > kLargeFactor);
         if (tile < item.full_begin || tile >= item.full_end) {
           hide_columns(s, shared.visible[first_row], shared.visible[first_row + 8],
                        tile * kKeys + 2 * quad_lane);
         }
-        exponentiate(s, upper, lower, a.factor);
+        exponentiate<Element>(s, upper, lower, a.factor);
         if constexpr (kScaled) {
           if (a.values.folds) scale_columns(s, column_scales(shared).values[column], quad_lane);
           if (kLoading == Loading::kBytes || scaled_columns(a)) {
@@ -195,13 +216,13 @@ __device__ __forceinline__ void consume(const Arguments& a, TileShared<Shape>& s
       release(shared.value_ring, value);
     }
     if (item.slot >= 0) {
-      store_piece<Shape>(a.partials, item.slot, first_row, o, upper, lower, a.factor, quad_lane);
+      store_piece<Shape, Element>(a, item, first_row, o, upper, lower, quad_lane);
       continue;
     }
     const QueryRow rows[2] = {query_row(item, first_row, a.group, a.tokens_per_tile),
                               query_row(item, first_row + 8, a.group, a.tokens_per_tile)};
-    const float share[2] = {finish_row(a, item, rows[0], upper, quad_lane == 0),
-                            finish_row(a, item, rows[1], lower, quad_lane == 0)};
+    const float share[2] = {finish_row<Element>(a, item, rows[0], upper, quad_lane == 0),
+                            finish_row<Element>(a, item, rows[1], lower, quad_lane == 0)};
     store_rows<Element>(a, item, o, rows, share, quad_lane);
   }
 }

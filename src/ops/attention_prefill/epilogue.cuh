@@ -44,13 +44,13 @@ __device__ __forceinline__ FinishedRow finish_sums(const Arguments& a, int head,
 }
 
 // Finishes a row's softmax: returns what its output is multiplied with and writes its log-sum-exp.
-template <class Arguments>
+template <class Element, class Arguments>
 __device__ __forceinline__ float finish_row(const Arguments& a, const Item& item,
                                             const QueryRow& at, const SoftmaxRow& row,
                                             bool writes) {
   const int head = item.head * a.group + at.group_head;
-  const FinishedRow done =
-      finish_sums(a, head, at.exists, row.maximum * a.factor, quad_sum(row.sum));
+  const FinishedRow done = finish_sums(
+      a, head, at.exists, reference_of<Element>(row.maximum, a.factor), quad_sum(row.sum));
   if (a.lse != nullptr && at.exists && writes) {
     a.lse[(item.begin + at.token) * a.lse_token_stride + head * a.lse_head_stride] = done.logarithm;
   }
@@ -58,16 +58,18 @@ __device__ __forceinline__ float finish_row(const Arguments& a, const Item& item
 }
 
 // A thread's two rows of a piece, as they are.
-template <class Shape, int Count>
-__device__ __forceinline__ void store_piece(const Partials& to, int slot, int first_row,
+template <class Shape, class Element, int Count, class Arguments>
+__device__ __forceinline__ void store_piece(const Arguments& a, const Item& item, int first_row,
                                             const float (&o)[Count], const SoftmaxRow& upper,
-                                            const SoftmaxRow& lower, float factor, int quad_lane) {
+                                            const SoftmaxRow& lower, int quad_lane) {
+  const Partials& to = a.partials;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const SoftmaxRow& row = h == 0 ? upper : lower;
-    const std::int64_t at = std::int64_t{slot} * Shape::kRows + first_row + 8 * h;
     const float sum = quad_sum(row.sum);
-    if (quad_lane == 0) to.rows[at] = make_float2(row.maximum * factor, sum);
+    if (!query_row(item, first_row + 8 * h, a.group, a.tokens_per_tile).exists) continue;
+    const std::int64_t at = std::int64_t{item.slot} * Shape::kRows + first_row + 8 * h;
+    if (quad_lane == 0) to.rows[at] = {reference_of<Element>(row.maximum, a.factor), sum};
     auto* values = reinterpret_cast<float2*>(to.values + at * Shape::kDim) + quad_lane;
 #pragma unroll
     for (int j = 0; j < Count / 4; ++j) {

@@ -39,29 +39,35 @@ __device__ __forceinline__ int find_last(int count, int target, const At& at) {
   return low;
 }
 
+// `place`: among the tickets of the row, whose items have so many pieces.
+__device__ __forceinline__ Item item_of(const ScheduledRow& row, int place, int pieces,
+                                        int tokens_per_tile, int ticket) {
+  Item item;
+  item.pieces = pieces;
+  item.piece = place % pieces;
+  if (pieces > 1) item.slot = ticket;
+  item.row = row.row;
+  item.token = place / pieces * tokens_per_tile;
+  item.begin = row.begin;
+  item.queries = row.queries;
+  item.keys = row.keys;
+  return item;
+}
+
 // By a whole warp. tile_keys: of a tile of keys.
 __device__ __forceinline__ Item find_item(const Schedule& schedule, int kv_heads,
                                           int tokens_per_tile, int tile_keys, int ticket) {
   const int tiles = schedule.counters->tiles, piece_tiles = schedule.counters->piece_tiles;
-  Item item;
-  if (tiles == 0) return item;
-  item.head = static_cast<int>(static_cast<unsigned>(ticket) / static_cast<unsigned>(tiles));
-  if (item.head >= kv_heads) return item;
-  const int target = ticket - item.head * tiles;
+  if (tiles == 0) return {};
+  const int head = static_cast<int>(static_cast<unsigned>(ticket) / static_cast<unsigned>(tiles));
+  if (head >= kv_heads) return {};
+  const int target = ticket - head * tiles;
   const int low = find_last(schedule.count, target, [&](int i) { return schedule.first[i]; });
   const ScheduledRow row = schedule.rows[low];
-  int tile = schedule.first[low + 1] - 1 - target;
-  if (piece_tiles != kWhole) {
-    item.pieces = pieces_of((row.keys + tile_keys - 1) / tile_keys, piece_tiles);
-    item.piece = tile % item.pieces;
-    tile /= item.pieces;
-    if (item.pieces > 1) item.slot = ticket;
-  }
-  item.row = row.row;
-  item.token = tile * tokens_per_tile;
-  item.begin = row.begin;
-  item.queries = row.queries;
-  item.keys = row.keys;
+  const int pieces =
+      piece_tiles == kWhole ? 1 : pieces_of((row.keys + tile_keys - 1) / tile_keys, piece_tiles);
+  Item item = item_of(row, schedule.first[low + 1] - 1 - target, pieces, tokens_per_tile, ticket);
+  item.head = head;
   return item;
 }
 

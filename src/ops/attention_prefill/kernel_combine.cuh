@@ -8,42 +8,51 @@
 
 namespace hyla::attention {
 
-inline constexpr int kCombineWarps = 8;
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
 
+inline constexpr int kCombineWarps = 8, kCombineSlices = 8;  // CTAs of a ticket
+
+// Grid: (tickets, kCombineSlices).
 template <class Shape, class Element, class Arguments>
 __global__ void __launch_bounds__(32 * kCombineWarps)
     combine_pieces(const __grid_constant__ Arguments a) {
   constexpr int kColumns = Shape::kDim / 32;  // of a lane: pairs, 64 apart
   arch::wait_for_previous_grid();
-  const Schedule::Counters counters = *a.schedule.counters;
-  if (counters.piece_tiles == kWhole) return;
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int tickets = counters.tiles * a.kv_heads;
-  const int step = static_cast<int>(gridDim.x) * kCombineWarps;
-  for (int unit = static_cast<int>(blockIdx.x) * kCombineWarps + static_cast<int>(threadIdx.x >> 5);
-       unit < tickets * Shape::kRows; unit += step) {
-    const int ticket = unit / Shape::kRows, row = unit % Shape::kRows;
-    const Item item = find_item(a.schedule, a.kv_heads, a.tokens_per_tile, Shape::kKeys, ticket);
-    if (item.pieces == 1 || item.piece != 0) continue;
+  if (a.schedule.counters->piece_tiles == kWhole) return;
+  const int lane = static_cast<int>(threadIdx.x) & 31, ticket = static_cast<int>(blockIdx.x);
+  const Item item = find_item(a.schedule, a.kv_heads, a.tokens_per_tile, Shape::kKeys, ticket);
+  if (!item.exists() || item.pieces == 1 || item.piece != 0) return;
+  for (int row = static_cast<int>(blockIdx.y) * kCombineWarps + static_cast<int>(threadIdx.x >> 5);
+       row < Shape::kRows; row += kCombineSlices * kCombineWarps) {
     const QueryRow at = query_row(item, row, a.group, a.tokens_per_tile);
     if (!at.exists) continue;
-    // The tickets of an item's pieces go down from that of the first.
+    // The tickets of an item's pieces, 32 at most, go down from that of the first. A lane has one.
     const auto place = [&](int piece) { return std::int64_t{ticket - piece} * Shape::kRows + row; };
-    float top = -__builtin_huge_valf(), sum = 0;
-    for (int p = 0; p < item.pieces; ++p) top = fmaxf(top, a.partials.rows[place(p)].x);
+    float2 part{-__builtin_huge_valf(), 0.0f};
+    if (lane < item.pieces) part = a.partials.rows[place(lane)];
+    const float top = warp_max(part.x);
+    const float weight = part.x == -__builtin_huge_valf() ? 0.0f : arch::exp2_fast(part.x - top);
+    const float sum = warp_sum(weight * part.y);
     float2 values[kColumns / 2] = {};
+#pragma unroll 4
     for (int p = 0; p < item.pieces; ++p) {
-      const float2 part = a.partials.rows[place(p)];
-      if (part.x == -__builtin_huge_valf()) continue;
-      const float weight = arch::exp2_fast(part.x - top);
-      sum += weight * part.y;
+      const float share = __shfl_sync(0xffffffffu, weight, p);
       const auto* from =
           reinterpret_cast<const float2*>(a.partials.values + place(p) * Shape::kDim) + lane;
 #pragma unroll
       for (int c = 0; c < kColumns / 2; ++c) {
         const float2 x = from[32 * c];
-        values[c].x += weight * x.x;
-        values[c].y += weight * x.y;
+        values[c].x += share * x.x;
+        values[c].y += share * x.y;
       }
     }
     const int head = item.head * a.group + at.group_head;

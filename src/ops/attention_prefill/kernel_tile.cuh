@@ -4,6 +4,7 @@
 
 #include "arch/grid_dependency.cuh"
 #include "ops/attention_prefill/consumer.cuh"
+#include "ops/attention_prefill/own_item.cuh"
 #include "ops/attention_prefill/producer.cuh"
 
 namespace hyla::attention {
@@ -46,12 +47,17 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if constexpr (requires { Loader::init(shared); }) Loader::init(shared);
     arch::fence_mbarrier_init();
   }
+  if (a.own_schedule && thread >> 5 == 1) {
+    arch::wait_for_previous_grid();
+    write_own_item(a, shared, static_cast<int>(blockIdx.x));
+  }
   // Rows that no query fills stay zero: a group that does not divide the tile.
   for (int i = thread; i < Shape::kQueryBytes / 16; i += Shape::kThreads) {
     reinterpret_cast<uint4*>(shared.queries)[i] = uint4{};
   }
   arch::fence_async_proxy();
   __syncthreads();
+  if (a.most_pieces > 0) arch::let_next_grid_start();  // the kernel that adds up the pieces
   arch::wait_for_previous_grid();
 
   const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));

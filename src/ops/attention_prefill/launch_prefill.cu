@@ -96,13 +96,15 @@ struct BytesPlan {
   bool all_widened = false, none_widened = true;
 };
 
+std::int64_t packed_queries(const Queries& q) {
+  return q.q.shape[0] * (q.query_heads / q.kv_heads);
+}
+
 // Lengths are on the device: the host knows what rows have room for, and how many queries there are
-// together. Rows whose bits are their own must not depend on the room.
-BytesPlan bytes_plan(const Queries& q, const TileLaunch& launch, const Context& context) {
+// together.
+BytesPlan bytes_plan(const Queries& q, const TileLaunch& launch) {
   BytesPlan plan;
-  const std::int64_t group = q.query_heads / q.kv_heads, packed = q.q.shape[0] * group;
-  const bool alike = q.q.shape[0] % q.rows == 0, long_rows = packed >= kWidenedQueries * q.rows;
-  if (context.batch_invariant || packed < kWidenedQueries || (alike && !long_rows)) return plan;
+  const bool long_rows = packed_queries(q) >= kWidenedQueries * q.rows;
   const WidenedRoom room{q.kv_heads, q.head_dim, q.value_dim};
   const std::int64_t at = widened_at(q.rows, std::max(q.head_dim, q.value_dim), launch.processors);
   plan.widened.tiles = room.tiles(q.rows, static_cast<std::int64_t>(launch.bytes) - at);
@@ -116,14 +118,14 @@ BytesPlan bytes_plan(const Queries& q, const TileLaunch& launch, const Context& 
   return plan;
 }
 
-void launch_over_bytes(const Queries& q, const CacheView& cache, TileLaunch launch,
+void launch_over_bytes(const Queries& q, const CacheView& cache, bool widens, TileLaunch launch,
                        const Context& context) {
   ByteRows keys = byte_rows(cache, cache.k, cache.k_scales);
   ByteRows values = byte_rows(cache, cache.v, cache.v_scales);
   keys.sixteens = values.sixteens = q.head_dim % 16 == 0 && q.value_dim % 16 == 0 &&
                                     aligned_rows(keys, 16) && aligned_rows(values, 16);
   const std::int64_t dim = std::max(q.head_dim, q.value_dim);
-  const BytesPlan plan = bytes_plan(q, launch, context);
+  const BytesPlan plan = widens ? bytes_plan(q, launch) : BytesPlan();
   if (!plan.none_widened) {
     widened_instance(q.q.dtype, dim)(q, keys, values, plan.widened, launch, context);
     if (plan.all_widened) return;
@@ -158,6 +160,18 @@ const char* attention_prefill_refuses(const RunProblem& problem, const Context& 
   return device::refuses_device(context);
 }
 
+// Rows whose bits are their own must not depend on the room.
+const char* widening_refuses(const RunProblem& problem, const Context& context) {
+  const Queries& q = problem.queries;
+  if (!one_byte(problem.cache)) return "takes caches of one byte a value";
+  if (context.batch_invariant) return "bits that depend on the lengths of other rows";
+  const bool alike = q.rows == 0 || q.q.shape[0] % q.rows == 0;
+  if (packed_queries(q) < kWidenedQueries * (alike ? std::max<std::int64_t>(q.rows, 1) : 1)) {
+    return "no row of 512 queries, heads of a group counted";
+  }
+  return nullptr;
+}
+
 std::size_t attention_prefill_workspace_bytes(std::int64_t rows) {
   return static_cast<std::size_t>(Schedule::bytes(rows));
 }
@@ -189,7 +203,7 @@ std::size_t attention_prefill_workspace_bound(const RunBounds& bounds, int proce
                                   pieces_bytes(dim, processors));
 }
 
-void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
+void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than, bool widens,
                               const Workspace& workspace, const Context& context) {
   const Queries& q = problem.queries;
   if (q.rows == 0 || q.q.shape[0] == 0) return;
@@ -202,7 +216,7 @@ void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
   launch.processors = device::multiprocessors(context);
   launch.most_keys = most_keys(cache);
   if (one_byte(cache)) {
-    launch_over_bytes(q, cache, launch, context);
+    launch_over_bytes(q, cache, widens, launch, context);
     return;
   }
   const KvRows keys = kv_rows(cache, cache.k), values = kv_rows(cache, cache.v);

@@ -22,9 +22,12 @@ std::size_t attention_prefill_workspace_bytes(std::int64_t rows);
 // keys are faster with it.
 std::size_t attention_prefill_workspace_bound(const RunBounds& bounds, int processors);
 
+// Null where keys and values of some rows can be widened in the workspace before, if it has room.
+const char* widening_refuses(const RunProblem& problem, const Context& context);
+
 // Computes the rows n with q_len[n] * Hq / Hk > `more_than` and does not touch the others. Lengths
-// are read on the device only.
-void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
+// are read on the device only. `widens`: what widening_refuses allows.
+void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than, bool widens,
                               const Workspace& workspace, const Context& context);
 
 }  // namespace hyla::attention

@@ -121,9 +121,13 @@ int most_pieces(const Queries& q, const TileLaunch& launch, int tokens_per_tile,
   const std::int64_t needed =
       schedule_room(q.rows) + Partials::bytes(launch.processors, Shape::kRows, Shape::kDim);
   const bool whole_rows = q.mask.window == 0 && q.mask.chunk == 0;
-  const std::int64_t tiles = (q.q.shape[0] + tokens_per_tile - 1) / tokens_per_tile;
+  // Where short rows are left to others there are some.
+  const bool all = launch.more_than == 0;
+  const std::int64_t tokens = q.q.shape[0] - (all ? 0 : q.rows - 1);
+  const std::int64_t tiles =
+      std::max((tokens + tokens_per_tile - 1) / tokens_per_tile, all ? q.rows : 0);
   const bool many = 2 * tiles * q.kv_heads > launch.processors;
-  if (context.batch_invariant || launch.more_than > 0 || !whole_rows || many ||
+  if (context.batch_invariant || !whole_rows || many ||
       launch.most_keys < 2 * kLeastPieceTiles * Shape::kKeys ||
       static_cast<std::int64_t>(launch.bytes) < needed) {
     return 0;
@@ -142,45 +146,46 @@ void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys
                   const Context& context, const Between& between = {}) {
   using Shape = PrefillShape<Dim, kLoading>;
   arguments.tokens_per_tile = Shape::kRows / arguments.group;
+  arguments.tile_keys = Shape::kKeys;
+  arguments.most_pieces = most_pieces<Shape>(q, launch, arguments.tokens_per_tile, context);
+  const std::int64_t slots = arguments.most_pieces;
+  // Enough for every row's last tile to be a partial one.
+  const auto items_of = [&](int tokens_per_tile) {
+    return q.kv_heads * (q.q.shape[0] / tokens_per_tile + std::min(q.rows, q.q.shape[0]));
+  };
+  // Few items that are not cut: a warpgroup each, for as many multiprocessors more.
+  if (const int tokens = kGroupRows / arguments.group; slots == 0 && !context.batch_invariant &&
+                                                       tokens > 0 &&
+                                                       items_of(tokens) <= launch.processors) {
+    arguments.tokens_per_tile = tokens;
+  }
   arguments.query_map = device::tensor_map(query_tensor(q, arguments.tokens_per_tile));
-  ScheduleArguments<Keys> schedule{};
-  schedule.keys = arguments.keys;
-  schedule.cu_seqlens = q.cu_seqlens;
-  schedule.starts = q.starts;
-  schedule.lengths = q.lengths;
-  schedule.schedule = arguments.schedule;
-  schedule.total = static_cast<int>(q.q.shape[0]);
-  schedule.group = arguments.group;
-  schedule.tokens_per_tile = arguments.tokens_per_tile;
-  schedule.more_than = launch.more_than;
-  schedule.tile_keys = Shape::kKeys;
-  schedule.kv_heads = arguments.kv_heads;
-  schedule.most_pieces = most_pieces<Shape>(q, launch, arguments.tokens_per_tile, context);
-  const std::int64_t slots = schedule.most_pieces;
   if (slots > 0) {
     char* memory = static_cast<char*>(launch.workspace) + schedule_room(q.rows);
     arguments.partials.values = reinterpret_cast<float*>(memory);
     arguments.partials.rows =
         reinterpret_cast<float2*>(memory + slots * Shape::kRows * Shape::kDim * 4);
   }
-  device::launch(&schedule_rows<Keys>, {dim3(1), dim3(kScheduleThreads)}, schedule, context);
-  between();
-
-  // Enough for every row's last tile to be a partial one.
-  const std::int64_t items = std::max(
-      slots,
-      q.kv_heads * (q.q.shape[0] / arguments.tokens_per_tile + std::min(q.rows, q.q.shape[0])));
+  const std::int64_t whole = items_of(arguments.tokens_per_tile), items = std::max(slots, whole);
+  constexpr bool kFindsRegions = requires { arguments.keys.regions; };
+  arguments.own_schedule = !kFindsRegions && q.rows <= kMostOwnRows && whole <= launch.processors;
   device::LaunchShape shape;
+  if (!arguments.own_schedule) {
+    ScheduleArguments<Keys> schedule{arguments, arguments.keys};
+    device::launch(&schedule_rows<Keys>, {dim3(1), dim3(kScheduleThreads)}, schedule, context);
+    between();
+    shape.programmatic = true;  // behind our own grids
+  }
   shape.grid = dim3(static_cast<unsigned>(std::min<std::int64_t>(items, launch.processors)));
   shape.block = dim3(Shape::kThreads);
   using Loader =
       typename LoaderOf<kLoading, Shape, Element>::template type<TileArguments<Keys, Values>>;
   shape.shared_bytes = sizeof(TileShared<Shape>) + Loader::kSharedBytes;
   static_assert(sizeof(TileShared<Shape>) + Loader::kSharedBytes <= 227 << 10);
-  shape.programmatic = true;  // behind our own grids
   device::launch(&attend_tiles<Shape, Element, Keys, Values, kLoading>, shape, arguments, context);
   if (slots == 0) return;
-  shape.grid = dim3(static_cast<unsigned>(2 * launch.processors));
+  shape.programmatic = true;
+  shape.grid = dim3(static_cast<unsigned>(slots), kCombineSlices);
   shape.block = dim3(32 * kCombineWarps);
   shape.shared_bytes = 0;
   device::launch(&combine_pieces<Shape, Element, TileArguments<Keys, Values>>, shape, arguments,
@@ -196,7 +201,12 @@ TileArguments<Keys, Values> tile_arguments(const Queries& q, const Keys& keys, c
   a.keys = keys;
   a.values = values;
   a.mask = q.mask;
+  a.cu_seqlens = q.cu_seqlens;
+  a.starts = q.starts;
+  a.lengths = q.lengths;
   a.schedule = Schedule::in(launch.workspace, q.rows);
+  a.more_than = launch.more_than;
+  a.total = static_cast<int>(q.q.shape[0]);
   a.out = q.out.data;
   a.out_token_stride = q.out.strides[0];
   a.out_head_stride = q.out.strides[1];

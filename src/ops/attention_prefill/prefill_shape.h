@@ -11,15 +11,18 @@ enum class Loading {
   kWidened,  // as kBoxes, of what was widened before; with scales
 };
 
+inline constexpr int kGroupRows = 64;  // queries of a computing warpgroup
+
 // The memory of a tile of keys or values is groups of eight rows, [group][64-element chunk][8][128
 // bytes], so that a page of any multiple of eight rows can be copied into it group by group.
 template <int Dim, int Consumers, int Keys, int Slots, int ConsumerRegisters, int ProducerRegisters>
 struct TileSizes {
   static constexpr int kDim = Dim;
   static constexpr int kConsumers = Consumers;  // warpgroups, 64 rows of queries each
-  static constexpr int kRows = 64 * Consumers;  // queries of a tile, heads of a group packed
-  static constexpr int kKeys = Keys;            // of a tile
-  static constexpr int kSlots = Slots;          // tiles of keys in flight, and as many of values
+  static constexpr int kRows =
+      kGroupRows * Consumers;           // queries of a tile, heads of a group packed
+  static constexpr int kKeys = Keys;    // of a tile
+  static constexpr int kSlots = Slots;  // tiles of keys in flight, and as many of values
   static constexpr int kConsumerRegisters = ConsumerRegisters;
   static constexpr int kProducerRegisters = ProducerRegisters;
   static constexpr int kThreads = 128 * (Consumers + 1);

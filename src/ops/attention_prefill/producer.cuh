@@ -28,6 +28,11 @@ __device__ __forceinline__ void load_queries(const Arguments& a, TileShared<Shap
 template <class Shape, class Arguments>
 __device__ __forceinline__ void write_item(const Arguments& a, TileShared<Shape>& shared,
                                            std::uint32_t count, int ticket, int lane) {
+  if (a.own_schedule) {  // the first one is there
+    if (lane == 0 && count > 0) shared.items[count & 3] = Item();
+    __syncwarp();
+    return;
+  }
   Item item = find_item(a.schedule, a.kv_heads, a.tokens_per_tile, Shape::kKeys, ticket);
   if (item.exists()) find_keys<Shape::kKeys>(item, a.mask, a.tokens_per_tile);
   if (lane == 0) shared.items[count & 3] = item;
@@ -40,7 +45,9 @@ template <class Shape, class Loader, class Arguments>
 __device__ __forceinline__ void lead(const Arguments& a, TileShared<Shape>& shared, int lane) {
   Loader loader(a, shared, 0, lane);
   int ticket = 0;
-  const auto draw = [&] { ticket = lane == 0 ? atomicAdd(&a.schedule.counters->ticket, 1) : 0; };
+  const auto draw = [&] {
+    if (lane == 0 && !a.own_schedule) ticket = atomicAdd(&a.schedule.counters->ticket, 1);
+  };
   draw();
   for (std::uint32_t count = 0;; ++count) {
     write_item(a, shared, count, __shfl_sync(0xffffffffu, ticket, 0), lane);
@@ -86,7 +93,9 @@ __device__ __forceinline__ void go_together(const Arguments& a, TileShared<Shape
   const bool leads = warp == 0;
   int ticket = 0;
   const auto draw = [&] {
-    if (leads && lane == 0) ticket = atomicAdd(&a.schedule.counters->ticket, 1);
+    if (leads && lane == 0 && !a.own_schedule) {
+      ticket = atomicAdd(&a.schedule.counters->ticket, 1);
+    }
   };
   draw();
   for (std::uint32_t count = 0;; ++count) {

@@ -55,7 +55,7 @@ struct Schedule {
 inline constexpr int kScheduleThreads = 1024;
 inline constexpr int kWhole = 1 << 30;
 inline constexpr int kMostWidenedTiles = 1 << 20;  // sums of 1024 such numbers stay below 2^31
-inline constexpr int kLeastPieceTiles = 8;         // shorter pieces cost more than they bring
+inline constexpr int kLeastPieceTiles = 4;         // shorter pieces cost more than they bring
 
 // Pieces of each item of a row with so many tiles of keys.
 __device__ __forceinline__ int pieces_of(int key_tiles, int piece_tiles) {
@@ -63,25 +63,32 @@ __device__ __forceinline__ int pieces_of(int key_tiles, int piece_tiles) {
 }
 inline constexpr int kMostKeys = 1 << 30;  // of a row; int32 arithmetic on positions stays exact
 
-template <class Keys>
-struct ScheduleArguments {
-  Keys keys;
+struct ScheduleInputs {
   IndexSpan cu_seqlens, starts, lengths;
   Schedule schedule;
-  int total, group, tokens_per_tile;
   std::int64_t more_than;  // packed queries that a row must exceed to be ours
+  int total, group, tokens_per_tile;
   int tile_keys, kv_heads;
   int most_pieces;  // of all items together; 0: nothing is cut
 };
 
+template <class Keys>
+struct ScheduleArguments : ScheduleInputs {
+  Keys keys;
+};
+
 // The shortest pieces that run at once, by one warp: lane l tries to cut the longest item in l + 1.
-// key_tiles, query_tiles [count]: of the rows that are ours.
-__device__ __forceinline__ int choose_piece(const int* key_tiles, const int* query_tiles, int count,
-                                            int kv_heads, int most_pieces) {
+// at(i): tiles of keys and of queries of a row, which is ours or has none of the latter.
+template <class At>
+__device__ __forceinline__ int choose_piece(int longest, int count, int kv_heads, int most_pieces,
+                                            const At& at) {
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int tiles = max((key_tiles[0] + lane) / (lane + 1), kLeastPieceTiles);  // longest first
+  const int tiles = max((longest + lane) / (lane + 1), kLeastPieceTiles);
   int pieces = 0;
-  for (int i = 0; i < count; ++i) pieces += query_tiles[i] * pieces_of(key_tiles[i], tiles);
+  for (int i = 0; i < count; ++i) {
+    const int2 row = at(i);
+    pieces += row.y * pieces_of(row.x, tiles);
+  }
   const bool fits = pieces * kv_heads <= most_pieces;
   const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, fits)));
   return last <= 0 ? kWhole : __shfl_sync(0xffffffffu, tiles, last);
@@ -92,8 +99,8 @@ __device__ __forceinline__ int clamped(std::int64_t x, int most) {
 }
 
 // Whatever the offsets say, queries stay inside the batch.
-template <class Keys>
-__device__ __forceinline__ ScheduledRow describe_row(const ScheduleArguments<Keys>& a, int row) {
+template <class Arguments>
+__device__ __forceinline__ ScheduledRow describe_row(const Arguments& a, int row) {
   const bool offsets = a.cu_seqlens.present();
   const std::int64_t begin = offsets ? a.cu_seqlens.at(row) : a.starts.at(row);
   const std::int64_t length = offsets ? a.cu_seqlens.at(row + 1) - begin : a.lengths.at(row);
@@ -103,6 +110,16 @@ __device__ __forceinline__ ScheduledRow describe_row(const ScheduleArguments<Key
   result.queries = clamped(length, a.total - result.begin);
   result.keys = clamped(a.keys.length(row, result.queries), kMostKeys);
   return result;
+}
+
+// Tiles of queries of a row; 0: it is not ours.
+template <class Arguments>
+__device__ __forceinline__ int query_tiles_of(const Arguments& a, const ScheduledRow& row) {
+  if (static_cast<std::int64_t>(row.queries) * a.group <= a.more_than) return 0;
+  if constexpr (requires { a.keys.leaves(row.row); }) {
+    if (a.keys.leaves(row.row)) return 0;
+  }
+  return (row.queries + a.tokens_per_tile - 1) / a.tokens_per_tile;
 }
 
 // Sum over the threads before this one; `total` over all.
@@ -169,6 +186,8 @@ __global__ void __launch_bounds__(kScheduleThreads, 1)
   __shared__ int weight[kScheduleThreads], tiles_of[kScheduleThreads], key_tiles[kScheduleThreads];
   __shared__ int warp_sums[32], piece_tiles;
   __shared__ RegionSums regions;
+  // The kernel that widens gains nothing by an early start.
+  if constexpr (!requires { a.keys.regions; }) arch::let_next_grid_start();
   arch::wait_for_previous_grid();
   const Schedule& schedule = a.schedule;
   const int thread = static_cast<int>(threadIdx.x);
@@ -183,12 +202,7 @@ __global__ void __launch_bounds__(kScheduleThreads, 1)
     int own = 0;
     if (mine) {
       row = describe_row(a, i);
-      if (static_cast<std::int64_t>(row.queries) * a.group > a.more_than) {
-        own = (row.queries + a.tokens_per_tile - 1) / a.tokens_per_tile;
-      }
-      if constexpr (requires { a.keys.leaves(i); }) {
-        if (a.keys.leaves(i)) own = 0;
-      }
+      own = query_tiles_of(a, row);
     }
     if constexpr (requires { a.keys.regions; }) {
       if (!choose_region(a, row, mine, own, warp_sums, regions)) own = 0;
@@ -208,7 +222,11 @@ __global__ void __launch_bounds__(kScheduleThreads, 1)
     const int ours = __syncthreads_count(own > 0);
     if (sorted && ours > 0 && ours * a.kv_heads <= a.most_pieces) {
       if (thread < 32) {
-        const int chosen = choose_piece(key_tiles, tiles_of, ours, a.kv_heads, a.most_pieces);
+        const int chosen = choose_piece(key_tiles[0], ours, a.kv_heads,
+                                        a.most_pieces,  // longest first
+                                        [&](int j) {
+                                          return int2{key_tiles[j], tiles_of[j]};
+                                        });
         if (thread == 0) piece_tiles = chosen;
       }
       __syncthreads();

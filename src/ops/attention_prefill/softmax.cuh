@@ -15,6 +15,11 @@ namespace hyla::attention {
 // rarely rescaled.
 inline constexpr float kLazyBits = 8.0f;
 
+// float16 has room for 2^15, and its numbers below 2^-14 have fewer bits: probabilities are as much
+// larger, so that many small ones keep theirs.
+template <class Element>
+inline constexpr float kRaisedBits = std::is_same_v<Element, __half> ? 7.0f : 0.0f;
+
 struct SoftmaxRow {
   float maximum = -__builtin_huge_valf();  // of the products; what the exponentials refer to
   float sum = 0;                           // of this thread's columns
@@ -53,12 +58,27 @@ __device__ __forceinline__ void scale_columns(float (&s)[Count], const float* sc
   }
 }
 
-// tanh(x) = 1 - 2 / (1 + e^(2x)); the caller has folded 2 log2(e) into `squeeze`.
+// tanh(x) = 1 - 2 / (1 + e^(2x)); the caller has folded 2 log2(e) into `squeeze`. That is right to
+// 2^-22 of 1, and of the cap; logits far below a large cap want a tanh that is right to 2^-22 of
+// itself: by its series near 0.
 template <int Count>
-__device__ __forceinline__ void squeeze_logits(float (&s)[Count], float squeeze) {
+__device__ __forceinline__ void squeeze_logits(float (&s)[Count], float squeeze,
+                                               bool large_cap = false) {
+  if (!large_cap) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      s[i] = 1.0f - 2.0f * arch::reciprocal_fast(1.0f + arch::exp2_fast(s[i] * squeeze));
+    }
+    return;
+  }
+  constexpr float kHalfLn2 = 0.34657359028f, kNear = 0.2f;
 #pragma unroll
   for (int i = 0; i < Count; ++i) {
-    s[i] = 1.0f - 2.0f * arch::reciprocal_fast(1.0f + arch::exp2_fast(s[i] * squeeze));
+    const float power = s[i] * squeeze, x = power * kHalfLn2, square = x * x;
+    const float series =
+        fmaf(square, fmaf(square, fmaf(square, -17.0f / 315, 2.0f / 15), -1.0f / 3), 1.0f);
+    const float far = 1.0f - 2.0f * arch::reciprocal_fast(1.0f + arch::exp2_fast(power));
+    s[i] = fabsf(x) < kNear ? x * series : far;
   }
 }
 
@@ -72,20 +92,29 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+// What a row's exponents refer to, base 2.
+template <class Element>
+__device__ __forceinline__ float reference_of(float maximum, float factor) {
+  return fmaf(maximum, factor, -kRaisedBits<Element>);
+}
+
 // Takes the new maximum if it must, and returns the exponent's offset.
+template <class Element>
 __device__ __forceinline__ float follow_maximum(SoftmaxRow& row, float maximum, float factor) {
   const bool keep = (maximum - row.maximum) * factor <= kLazyBits;
   const float reference = keep ? row.maximum : maximum;
   // A row that has seen nothing yet refers to 0: its exponentials are those of -inf.
-  const float offset = reference == -__builtin_huge_valf() ? 0.0f : reference * factor;
-  row.correction = keep ? 1.0f : arch::exp2_fast(fmaf(row.maximum, factor, -offset));
+  const float offset =
+      reference == -__builtin_huge_valf() ? 0.0f : reference_of<Element>(reference, factor);
+  row.correction =
+      keep ? 1.0f : arch::exp2_fast(reference_of<Element>(row.maximum, factor) - offset);
   row.maximum = reference;
   row.sum *= row.correction;
   return offset;
 }
 
-// Products become probabilities times 2^(something up to kLazyBits).
-template <int Count>
+// Products become probabilities times 2^(kRaisedBits + something up to kLazyBits).
+template <class Element = void, int Count>
 __device__ __forceinline__ void exponentiate(float (&s)[Count], SoftmaxRow& upper,
                                              SoftmaxRow& lower, float factor) {
   float high = upper.maximum, low = lower.maximum;
@@ -94,8 +123,8 @@ __device__ __forceinline__ void exponentiate(float (&s)[Count], SoftmaxRow& uppe
     high = fmaxf(high, fmaxf(s[4 * i], s[4 * i + 1]));
     low = fmaxf(low, fmaxf(s[4 * i + 2], s[4 * i + 3]));
   }
-  const float upper_offset = follow_maximum(upper, quad_max(high), factor);
-  const float lower_offset = follow_maximum(lower, quad_max(low), factor);
+  const float upper_offset = follow_maximum<Element>(upper, quad_max(high), factor);
+  const float lower_offset = follow_maximum<Element>(lower, quad_max(low), factor);
 #pragma unroll
   for (int i = 0; i < Count / 4; ++i) {
 #pragma unroll
