@@ -31,16 +31,22 @@ if [ -z "${HYLA_BUILD:-}" ]; then
 fi
 tests=$build/tests/hyla_gpu_tests
 tool=$build/bin/hyla
-examples=(user_operand_cuda recurrence_kernel)
-for program in "$tests" "$tool" "${examples[@]/#/$build/examples/example_}"; do
+for program in "$tests" "$tool"; do
   if [ ! -x "$program" ]; then
     echo "gpu-check: there is no $program in this build" >&2
     exit 1
   fi
 done
+examples=()
+for example in user_operand_cuda recurrence_kernel; do
+  if [ -x "$build/examples/example_$example" ]; then
+    examples+=("$example")
+  else
+    echo "gpu-check: the example $example does not run, it is not in this build" >&2
+  fi
+done
 # What is measured must be what is here, and that is known before anything is.
-digest=$(scripts/sources_digest.sh)
-python3 scripts/check_digest.py "$tool" "$digest"
+python3 scripts/check_digest.py "$tool" "$(scripts/sources_digest.sh)"
 seconds=${HYLA_TEST_SECONDS:-240}
 # A process mostly waits, for the driver and for the reference on the CPU, so several share the GPU.
 workers=$(($(nproc) < 16 ? $(nproc) : 16))
@@ -70,7 +76,7 @@ began=$SECONDS
 slow='(GpuPrefill|GpuDecodeOf|GpuRows|GpuAttentionWidened|GpuBlockOf|GpuConv)'
 "$tests" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^  / { print suite $1 }' >"$logs/names"
 for ((i = 0; i < workers; i++)); do echo "check/$i/$workers"; done >"$logs/shares"
-printf 'example/%s\n' "${examples[@]}" >"$logs/examples"
+printf '%s\n' "${examples[@]/#/example/}" | grep . >"$logs/examples" || true
 {
   grep -E "$slow" "$logs/names" || true
   cat "$logs/shares" "$logs/examples"
@@ -138,6 +144,8 @@ elif [ "$failed" = 0 ]; then
   echo "gpu-check: not run under compute-sanitizer, which is not here" >&2
 fi
 
+# Once more: nothing may have changed meanwhile.
+digest=$(scripts/sources_digest.sh)
 # COMMIT names the sources where they came without their history.
 commit=${COMMIT:-$(git rev-parse --verify -q HEAD 2>/dev/null || echo unknown)}
 if [ -z "${COMMIT:-}" ] && [ -n "$(git status --porcelain --untracked-files=no 2>/dev/null)" ]; then commit+=-modified; fi

@@ -126,12 +126,19 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("built from other kernels (0123", output)
         self.assertNotIn("shares of hyla check", output)
 
-    def test_a_build_without_the_example_is_refused_before_the_tests(self):
-        (self.root / "build/examples/example_user_operand_cuda").unlink()
+    def test_a_build_without_the_examples_says_so(self):
+        for example in ("user_operand_cuda", "recurrence_kernel"):
+            (self.root / f"build/examples/example_{example}").unlink()
+        status, output = self.run_check()
+        self.assertEqual(status, 0, output)
+        self.assertIn("the example user_operand_cuda does not run", output)
+        self.assertEqual(self.result()["checks"]["tests"], "3 tests and 0 examples passed")
+
+    def test_a_build_without_tests_is_refused(self):
+        (self.root / "build/tests/hyla_gpu_tests").unlink()
         status, output = self.run_check()
         self.assertEqual(status, 1, output)
-        self.assertIn("there is no build/examples/example_user_operand_cuda", output)
-        self.assertNotIn("shares of hyla check", output)
+        self.assertIn("there is no build/tests/hyla_gpu_tests", output)
 
     def test_results_stay_when_python_fails_and_say_so(self):
         status, output = self.run_check(PYTHON_STATUS="3")
