@@ -72,6 +72,7 @@ fi
 for range in '' 5 5: :5 0:0 -1:5 1:2:3 a:b 0:9999999999999999999; do
   refuse -- '--shapes: .*FIRST:COUNT' bench --plans --shapes="$range"
 done
+refuse '--lengths: .*known' bench --plans --lengths=maybe
 refuse 'operation: .*gdn_prefill' bench --plans gdn_decode:b=1
 refuse 'device: .*cuda' bench --plans gdn_prefill:lens=5
 refuse 'PROBLEM' explain

@@ -337,6 +337,13 @@ void add_bench(CLI::App& app) {
   command->add_option("--seed", options->sweep.seed, "--plans: of the random shapes")
       ->capture_default_str()
       ->type_name("SEED");
+  command
+      ->add_option("--lengths", options->sweep.lengths,
+                   "--plans: is the longest of several sequences known to the caller of the\n"
+                   "random shapes, on the device only, or one of these by chance")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"drawn", "known", "device"}))
+      ->type_name("WHO");
   command->add_flag("--tiny", options->tiny,
                     "States and values below the smallest normal number: denormals must cost "
                     "nothing");

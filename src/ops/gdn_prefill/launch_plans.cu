@@ -58,17 +58,16 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   shape.tasks = static_cast<unsigned>(a.tasks);
   const int multiprocessors = device::multiprocessors(context);
   shape.prepare_ctas = static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors));
-  // So few that the next kernel finds free multiprocessors: it starts meanwhile.
+  const PlanShape plan = plan_shape(p, context);
   const std::int64_t next =
-      a.transfers ? multiprocessors
-                  : std::int64_t{a.tasks} * value_blocks(p) / walks.blocks_a_cta * walks.parts;
-  if (items <= kPrepareGroups * (multiprocessors - next)) {
+      std::int64_t{a.tasks} * value_blocks(p) / walks.blocks_a_cta * walks.parts;
+  if (!a.transfers && prepares_beside(plan, static_cast<double>(next))) {
     shape.prepare_ctas =
         static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors - next));
   }
   shape.blocks = static_cast<unsigned>(value_blocks(p));
   shape.blocks_a_cta = static_cast<unsigned>(walks.blocks_a_cta);
-  shape.state_rows = state_rows(plan_shape(p, context), walks.parts);
+  shape.state_rows = state_rows(plan, walks.parts);
   const bool bf16 = p.q.dtype == DType::kBFloat16;
   const auto launch = is_wide(p.K) ? (bf16 ? launch_wide_bf16 : launch_wide_f16)
                                    : (bf16 ? launch_split_bf16 : launch_split_f16);
@@ -76,13 +75,25 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   if (a.rows == nullptr) launch_again(a, context);
 }
 
-const char* segments_refuse_all(const PrefillProblem& p, const Context& context) {
+// Of the two plans with segments, which differ in how these are walked over.
+using FindWalks = Walks (*)(const PlanShape&);
+
+const char* segments_refuse(const PrefillProblem& p, const Context& context, FindWalks find,
+                            const char* no_walks) {
   if (context.batch_invariant) return "bits that depend on the length of the sequence";
   if (p.checkpoint_every > 0 || p.checkpoint_offsets.present()) {
     return "states inside segments that are not known in time";
   }
   if (!is_square(p.K, p.V)) return "takes K = V = 128";
-  return prefill_split_refuses(p, context);
+  if (const char* reason = prefill_split_refuses(p, context)) return reason;
+  return find(plan_shape(p, context)).parts == 0 ? no_walks : nullptr;
+}
+
+FusedArguments segment_arguments(const PrefillProblem& p, const Workspace& workspace) {
+  FusedArguments a = arguments(p);
+  a.transfers = true;
+  a.states = reinterpret_cast<float*>(static_cast<char*>(workspace.data) + prefill_split_bytes(p));
+  return a;
 }
 
 }  // namespace
@@ -114,10 +125,8 @@ void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
 }
 
 const char* prefill_segments_refuses(const PrefillProblem& p, const Context& context) {
-  if (const char* reason = segments_refuse_all(p, context)) return reason;
-  return segment_walks(plan_shape(p, context)).parts == 0
-             ? "too short, or too many sequences times heads for segments"
-             : nullptr;
+  return segments_refuse(p, context, segment_walks,
+                         "too short, or too many sequences times heads for segments");
 }
 
 double prefill_segments_us(const PrefillProblem& p, const Context& context) {
@@ -131,18 +140,14 @@ std::size_t prefill_segments_bytes(const PrefillProblem& p) {
 void launch_prefill_segments(const PrefillProblem& p, const Workspace& workspace,
                              const Context& context) {
   if (p.sequences.rows == 0) return;
-  FusedArguments a = arguments(p);
-  a.transfers = true;
-  a.states = reinterpret_cast<float*>(static_cast<char*>(workspace.data) + prefill_split_bytes(p));
+  FusedArguments a = segment_arguments(p, workspace);
   run_split(a, segment_walks(plan_shape(p, context)), workspace, context);
 }
 
 const char* prefill_relay_refuses(const PrefillProblem& p, const Context& context) {
-  if (const char* reason = segments_refuse_all(p, context)) return reason;
   if (!p.sequences.cu_seqlens.present()) return "takes sequences back to back";
-  return relay_walks(plan_shape(p, context)).parts == 0
-             ? "too short, or too many sequences times heads for segments"
-             : nullptr;
+  return segments_refuse(p, context, relay_walks,
+                         "fewer than 8192 tokens, or too many sequences times heads for segments");
 }
 
 double prefill_relay_us(const PrefillProblem& p, const Context& context) {
@@ -162,11 +167,9 @@ void launch_prefill_relay(const PrefillProblem& p, const Workspace& workspace,
 void launch_prefill_relay_as(const PrefillProblem& p, const Workspace& workspace,
                              const Context& context, int parts, int cuts) {
   if (p.sequences.rows == 0) return;
-  FusedArguments a = arguments(p);
-  a.transfers = true;
-  char* const data = static_cast<char*>(workspace.data);
-  a.states = reinterpret_cast<float*>(data + prefill_split_bytes(p));
-  a.rows = reinterpret_cast<SegmentRows*>(data + prefill_segments_bytes(p));
+  FusedArguments a = segment_arguments(p, workspace);
+  a.rows = reinterpret_cast<SegmentRows*>(static_cast<char*>(workspace.data) +
+                                          prefill_segments_bytes(p));
   run_split(a, Walks{parts, 1, 0, cuts}, workspace, context);
   const FusedArguments outputs = segments_as_rows(a);
   const int ctas = std::min(outputs.tasks, device::multiprocessors(context));

@@ -155,26 +155,26 @@ inline double block_at_us(const PlanShape& s) {
   if (s.narrow_states && s.even(8)) {
     const auto blocks = static_cast<double>(PlanShape::divided(s.length(), 8));
     const auto cta = [&](double at_once) {
-      return 1.8 + 0.105 * at_once + blocks * (1.43 + 0.266 * at_once);
+      return 1.33 + 0.103 * at_once + blocks * (0.95 + 0.309 * at_once);
     };
     const double waves = ctas / (6.0 * s.multiprocessors), full = std::floor(waves);
     const double rest = std::ceil(6.0 * (waves - full));
-    return 1.21 + full * cta(6.0) + (rest > 0 ? cta(rest) : 0.0);
+    return 1.93 + full * cta(6.0) + (rest > 0 ? cta(rest) : 0.0);
   }
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
   const double one =
-      static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.53 + 0.154 * on_one);
+      static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.34 + 0.133 * on_one);
   const double shared =
-      0.472 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
-  const double last = ctas > 6.0 * s.multiprocessors ? 0.326 * one : 0.0;
-  return (s.narrow_states ? 3.34 : 3.99) + (s.narrow_states ? 0.0128 : 0.0157) * tasks +
+      0.391 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
+  const double last = ctas > 6.0 * s.multiprocessors ? 0.285 * one : 0.0;
+  return (s.narrow_states ? 2.7 : 3.58) + (s.narrow_states ? 0.013 : 0.0188) * tasks +
          limit_us(one, shared + last);
 }
 
 // Steps of 16 tokens of many tasks, a CTA a multiprocessor: a task takes its bytes or its steps.
 inline double stream_us(const PlanShape& s) {
   const auto task = [&](double steps) {
-    return limit_us(4.2 + 0.27 * steps, 2.5 + (s.norm ? 1.14 : 1.09) * steps);
+    return limit_us(3.78 + 0.223 * steps, 2.64 + (s.norm ? 1.13 : 1.09) * steps);
   };
   const double longest = task(static_cast<double>(PlanShape::divided(s.length(), 16)));
   const double tasks = static_cast<double>(s.tasks()) * s.blocks / 2;
@@ -194,35 +194,35 @@ inline double steps_at_us(const PlanShape& s) {
   const double ctas = static_cast<double>(s.tasks()) * s.blocks;
   if (ctas <= s.multiprocessors) {
     const bool halves = 2 * ctas <= s.multiprocessors;
-    return (halves ? 4.13 : 5.05) + (s.narrow_states ? 0.549 : 0.0) +
-           steps * ((halves ? 0.582 : 0.672) + (s.norm ? 0.0398 : 0.0));
+    return (halves ? 3.65 : 3.4) + (s.narrow_states ? 0.421 : 0.0) + 0.0139 * ctas +
+           steps * ((halves ? 0.586 : 0.683) + (s.norm ? 0.0394 : 0.0));
   }
   if (streams_steps(s)) return stream_us(s);
   const double most = s.narrow_states ? 2 : 3;  // CTAs a multiprocessor at once
-  const double step = s.narrow_states ? 0.767 : 0.856, shares = s.narrow_states ? 0.289 : 0.5;
-  const double norm = s.norm ? 0.0352 : 0.0;
+  const double step = s.narrow_states ? 0.504 : 0.886, shares = s.narrow_states ? 0.428 : 0.5;
+  const double norm = s.norm ? 0.0238 : 0.0;
   const auto cta = [&](double at_once, double count) {
-    return (s.narrow_states ? 1.74 : 0.0) + (s.narrow_states ? 1.29 : 2.12) * at_once +
+    return (s.narrow_states ? 2.11 : 0.0) + (s.narrow_states ? 0.827 : 2.09) * at_once +
            count * (step + (shares + norm) * at_once);
   };
   const double on_one = ctas / s.multiprocessors, mean = s.pieces(16) / s.row_count();
   const double full = std::floor(on_one / most), rest = on_one - most * full;
-  const double base = 2.31;
+  const double base = 2.11;
   if (s.even(16)) {
     const double last = rest > 0 ? cta(std::ceil(rest), steps) : 0.0;
-    return base + full * cta(most, steps) + (full > 0 ? 0.978 : 1.0) * last;
+    return base + full * cta(most, steps) + (full > 0 ? 1.11 : 1.0) * last;
   }
   // The longest has its multiprocessor for itself when the others have ended.
   const double beside = (std::min(most, std::ceil(on_one)) - 1.0) * mean / steps;
-  return base + limit_us(cta(1.0 + 0.998 * beside, steps), on_one / most * cta(most, mean) * 1.06);
+  return base + limit_us(cta(1.0 + 0.816 * beside, steps), on_one / most * cta(most, mean) * 1.12);
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
 inline double vk_at_us(const PlanShape& s) {
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
-  const double one = static_cast<double>(s.length()) * (s.norm ? 0.602 : 0.538);
-  return 3.15 + limit_us(one, s.pieces(1) * rows * 0.00367) +
-         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00759 : 0.0244);
+  const double one = static_cast<double>(s.length()) * (s.norm ? 0.583 : 0.521);
+  return 3.43 + limit_us(one, s.pieces(1) * rows * 0.00388) +
+         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00835 : 0.017);
 }
 
 // With what is known of the lengths.
@@ -235,14 +235,23 @@ inline double block_us(const PlanShape& s) { return remembered<us_over_lengths<b
 inline double steps_us(const PlanShape& s) { return remembered<us_over_lengths<steps_at_us>>(s); }
 inline double vk_us(const PlanShape& s) { return remembered<us_over_lengths<vk_at_us>>(s); }
 
-// T', P and factors of all chunks, four warpgroups a multiprocessor: the first chunk is a latency,
-// and the more there are the better they fill each other's gaps.
-inline double prepare_us(const PlanShape& s) {
-  const double each = (s.wide() ? 4.65 : 3.24) * (s.norm ? 1.08 : 1.0);
+// T', P and factors of all chunks `on` some multiprocessors, four warpgroups each: the first chunk
+// is a latency, and the more there are the better they fill each other's gaps.
+inline double prepare_us(const PlanShape& s, double on) {
+  const double each = (s.wide() ? 3.53 : 1.94) * (s.norm ? 1.27 : 1.0);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 2.66e6;
-  return limit_us(each * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.843),
+  constexpr double kBytesPerUs = 2.75e6;
+  return limit_us(each * std::pow(std::max(1.0, chunks / on), 0.911),
                   chunks * s.key_bytes / kBytesPerUs);
+}
+
+// Whether so few chunks are prepared that the CTAs of the next kernel start beside, on
+// multiprocessors of their own.
+inline constexpr double kBesideUs = 2.5;
+inline bool prepares_beside(const PlanShape& s, double ctas) {
+  const double left = s.multiprocessors - ctas;
+  return left >= 1 && s.all_chunks() * static_cast<double>(s.heads) <= 4 * left &&
+         prepare_us(s, left) - kBesideUs < prepare_us(s, s.multiprocessors);
 }
 
 // How the chunks are walked over: parts of a sequence, blocks of value rows on a multiprocessor.
@@ -257,18 +266,18 @@ struct Walks {
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
                         double again = 1.0) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.55 : 1.54) : crowded ? 1.06 : 1.06;
-  const double wide = blocks_a_cta == 2 ? 2.62 : crowded ? 1.44 : 1.46;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.51 : 1.54) : crowded ? 1.05 : 1.06;
+  const double wide = blocks_a_cta == 2 ? 2.55 : crowded ? 1.39 : 1.51;
   // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for
   // more than the memory has.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 4.51e6, kCachedBytesPerUs = 6.02e6;
+  constexpr double kBytesPerUs = 4.42e6, kCachedBytesPerUs = 6.8e6;
   const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;
   const double cached =
       all * (s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes) / kCachedBytesPerUs;
   const double busy = std::min(1.0, ctas / s.multiprocessors);
   return limit_us(chunks * (s.wide() ? wide : narrow),
-                  again * std::max(memory, cached) * busy * busy * busy);
+                  again * std::max(memory, cached) * std::pow(busy, 2.26));
 }
 
 // One walk, or two parts of which the second catches up without outputs, in 3/4 of the time.
@@ -277,16 +286,14 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / rows);
-  double us = 10.4 + 0.0191 * rows + (s.narrow_states ? 1.0 : 0.0) +
-              (s.wide() ? 5.75 + 0.128 * tasks
-                        : 0.000243 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-              (s.wide() ? 5.66 : 2.0) * (s.waves(ctas) - 1);
-  us += prepare_us(s) +
-        serial_us(s, ctas, parts == 2 ? 0.784 * walk : walk, blocks_a_cta, parts == 2 ? 1.24 : 1.0);
-  // So few chunks that the second kernel starts beside the first.
-  const bool beside =
-      s.all_chunks() * static_cast<double>(s.heads) <= 4 * (s.multiprocessors - ctas);
-  return us - (beside ? 1.91 : 0.0);
+  double us = 10.3 + 0.0273 * rows + (s.narrow_states ? 1.0 : 0.0) +
+              (s.wide() ? 6.21 + 0.138 * tasks
+                        : 0.00017 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+              (s.wide() ? 5.35 : 2.0) * (s.waves(ctas) - 1);
+  const bool beside = prepares_beside(s, ctas);
+  us += prepare_us(s, beside ? s.multiprocessors - ctas : s.multiprocessors) +
+        serial_us(s, ctas, parts == 2 ? 0.775 * walk : walk, blocks_a_cta, parts == 2 ? 1.31 : 1.0);
+  return us - (beside ? kBesideUs : 0.0);
 }
 
 inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
@@ -337,13 +344,13 @@ inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const double walked = 2 * (states * (parts - 1) + heavy * each * (parts - 2));
   // Those that do not fit at once begin when segments that forget have ended.
   const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
-  const double transfer = 0.885 * limit_us(longest, 0.564 * walked / s.multiprocessors) +
-                          (second ? 0.418 * std::min(longest, kRemembered) : 0.0);
+  const double transfer = 0.861 * limit_us(longest, 0.589 * walked / s.multiprocessors) +
+                          (second ? 0.292 * std::min(longest, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.34 : 2.25) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.36 : 2.47) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 17.0 + 0.19 * tasks + 0.105 * tasks * parts + prepare_us(s) + transfer + between +
-         serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
+  return 16.0 + 0.165 * tasks + 0.102 * tasks * parts + prepare_us(s, s.multiprocessors) +
+         transfer + between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
 
 inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
@@ -378,7 +385,7 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const double followed = (parts - 1) * cuts;
   const double prepared = (heavy * each + light * std::min(each, kRemembered)) * (parts - 1);
   const double prepare =
-      3.0 * (s.norm ? 1.08 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.843);
+      2.6 * (s.norm ? 1.08 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.843);
   const double chain = std::max(piece, light > 0 ? std::min(longest, kRemembered) : 0.0);
   const double walked = 2 * (prepared + heavy * each / cuts * (followed - 1));
   const bool second = heavy * (2 * followed - 1) + light * (parts - 1) > s.multiprocessors;
@@ -389,7 +396,7 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const double between = followed > 1 ? 8.0 + step * (followed - 1) : 0.0;
   const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.93 : 2.62) +
                          6.0 * s.waves(tasks * parts);
-  return 37.0 + prepare + transfer + between + outputs;
+  return 36.0 + prepare + transfer + between + outputs;
 }
 
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.
