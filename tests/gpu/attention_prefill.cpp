@@ -106,6 +106,22 @@ TEST_F(GpuAttentionPrefill, HostileTensors) {
   }
 }
 
+// Logits that are small beside the cap keep their digits.
+TEST_F(GpuAttentionPrefill, LargeSoftCap) {
+  for (const char* shape : {"d=128,page=16", "d=64,page=1,io=f16,kv=f16", "d=256,kv=e4m3"}) {
+    for (const double cap : {20.0, 300.0, 1e5}) {
+      const std::string problem =
+          std::string("attention_prefill:lens=70+91,kvlen=70+300,hq=4,hk=2,") + shape;
+      Call call = random_call(parse_problem(problem));
+      std::get<attention::RunParams>(call.params).softcap = cap;
+      const DeviceCall gpu(call);
+      gpu.launch("cuda_prefill");
+      const Comparison comparison = Judge(call).compare(gpu.result());
+      EXPECT_TRUE(comparison.ok) << problem << ", cap " << cap << ": " << comparison.failure;
+    }
+  }
+}
+
 TEST_F(GpuAttentionPrefill, ManyRows) {
   check_all("attention_prefill:lens=20x40+37x20+0x3+33,kvlen=64,hq=2,hk=1,d=64,page=16",
             CaseOptions::plain());
