@@ -238,6 +238,8 @@ const std::vector<const char*> kGpu = {
     "attention_decode:b=64,kvlen=8192,page=256,device=cuda",
     "attention_decode:b=64,kvlen=8192,device=cuda",
     "attention_decode:b=128,hq=32,hk=8,d=128,kvlen=4096,page=64,device=cuda",
+    "attention_decode:b=128,hq=32,hk=8,d=128,kvlen=4096,page=256,device=cuda",
+    "attention_decode:b=128,hq=32,hk=8,d=128,kvlen=4096,device=cuda",
     "attention_decode:b=1,kvlen=131072,page=64,device=cuda",
     "attention_decode:b=64,kvlen=8192,page=64,kv=e4m3,device=cuda",
     "attention_decode:b=64,t=4,kvlen=8192,page=64,device=cuda",

@@ -18,7 +18,7 @@ inline constexpr int kWideRows = 64;  // of a CTA of the kernel for more of them
 inline constexpr int kWideCtas = 2;   // of which an SM has so many
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kMaxCtas = 256;
-inline constexpr int kFewItems = 32;
+inline constexpr int kFewItems = 4;  // each of which has many pieces
 inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
 
@@ -116,6 +116,14 @@ HYLA_HOST_DEVICE inline int part_units(int units) {
   return fewest > kPartUnits ? fewest : kPartUnits;
 }
 
+// A line whose items are all as long: `ctas` of the CTAs, groups of `group` of them for `together`
+// items each, have shares as good as those of all CTAs, and fewer pieces or none.
+struct Even {
+  int items = 0;  // 0: not of any number of items
+  int ctas = 0, group = 1, together = 1;
+  Divider by_group;
+};
+
 // Partial results of the pieces that do not hold all keys of their queries. A CTA has a slot for
 // what it begins and leaves to others, and one for the end of what CTAs before it began. Where a
 // row's bits are its own, it has two for the former, in turns, and one for each part of the latter.
@@ -124,6 +132,7 @@ struct Pieces {
   float2* sums = nullptr;   // [CTAs, slots, rows]: maximum (of log2), sum of weights
   int ctas = 0, slots = 2;
   Divider by_ctas;
+  Even even;
   bool own_bits = false;
   // [entries, 2]: {first token, first head, first packed row, packed rows}, {pieces, first CTA}; an
   // entry is an item's, or where there may be too many items, that of the CTA which begins it. Not

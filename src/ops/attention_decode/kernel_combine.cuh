@@ -87,6 +87,57 @@ __global__ void __launch_bounds__(kCombineThreads)
   write_out(a.out, query, sum.all, column, sum.x);
 }
 
+// Of many rows, of which a call may have few: a thread has four columns of two of them at a time,
+// and two neighbours of which mostly one begins an item. Grid: (CTAs / 2, kManyRows / kRowsAtOnce).
+inline constexpr int kManyRows = 16;
+template <class Shape>
+__global__ void __launch_bounds__(kCombineThreads, 4)
+    attention_combine_many(const __grid_constant__ Arguments a) {
+  constexpr int kLanes = Shape::D / 4, kRowsAtOnce = kCombineThreads / kLanes, kAtOnce = 2;
+  static_assert(Shape::kHeads == 1);
+  arch::let_next_grid_start();
+  arch::wait_for_previous_grid();
+  const int column = static_cast<int>(threadIdx.x) % kLanes * 4;
+  const int first =
+      static_cast<int>(blockIdx.y) * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+  const int index = 2 * static_cast<int>(blockIdx.x);
+  Entry entry(a.pieces, index);
+  Entry next;
+  if (index + 1 < a.pieces.ctas) next = Entry(a.pieces, index + 1);
+#pragma unroll 1
+  for (int which = 0; which < 2; ++which) {
+    if (which == 1) entry = next;
+    const int pieces = entry.pieces(), rows = entry.what.w;
+    if (pieces == 0) continue;
+#pragma unroll 1
+    for (int row = first; row < rows; row += 2 * kManyRows) {
+      const int other = min(row + kManyRows, Shape::kRows - 1);
+      Added sum[2];
+#pragma unroll 1
+      for (int done = 0; done < pieces; done += kAtOnce) {
+        Added more[kAtOnce][2];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (done + i >= pieces) continue;
+          const int slot = entry.slot(done + i);
+          more[i][0] = piece_at<Shape>(a.pieces, slot, row, column);
+          if (other < rows) more[i][1] = piece_at<Shape>(a.pieces, slot, other, column);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (done + i >= pieces) continue;
+          sum[0].add(more[i][0].all, more[i][0].x);
+          sum[1].add(more[i][1].all, more[i][1].x);
+        }
+      }
+      write_out(a.out, entry.query<Shape>(a, row), sum[0].all, column, sum[0].x);
+      if (other < rows) {
+        write_out(a.out, entry.query<Shape>(a, other), sum[1].all, column, sum[1].x);
+      }
+    }
+  }
+}
+
 // Of N sums, and of lanes kLanes, 2 * kLanes, ... apart: all maxima first, so that nothing waits
 // for more than one exponential.
 template <int kLanes, int N>
@@ -133,6 +184,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   bool waited = !starts_early<Shape>(a.pieces, 2);
   if (waited) arch::wait_for_previous_grid();
   Entry guess(a.pieces, static_cast<int>(blockIdx.x)), entry;
+  if (waited && row % Shape::kChunk >= guess.what.w) return;
 #pragma unroll 1
   for (;; waited = true) {
     if (waited) arch::wait_for_previous_grid();

@@ -15,46 +15,37 @@
 
 namespace hyla::attention::decode {
 
-// A thread's 16-byte pieces of a segment's queries, on their way to [D / 64][rows][128 bytes],
-// swizzled; rows and columns that do not exist are zeros.
+// A segment's queries, on their way to [D / 64][rows][128 bytes], swizzled; rows and columns that do
+// not exist are zeros. One group of copies.
 template <class Shape>
-struct QueryPieces {
-  static constexpr int kOfRow = Shape::D / 8, kCount = Shape::kRows * kOfRow / Shape::kThreads;
-  uint4 pieces[kCount];
-
-  static __device__ __forceinline__ int index(int n) {
-    return static_cast<int>(threadIdx.x) + n * Shape::kThreads;
-  }
-  __device__ __forceinline__ void load(const Arguments& a, const Segment& segment) {
-    const bool wide = (reinterpret_cast<std::uintptr_t>(a.q.data) & 15) == 0 &&
-                      ((a.q.token_bytes | a.q.head_bytes) & 15) == 0;
+__device__ __forceinline__ void copy_queries(const Arguments& a, const Segment& segment,
+                                             std::uint32_t to) {
+  constexpr int kOfRow = Shape::D / 8, kRowsAtOnce = Shape::kThreads / kOfRow;
+  const bool wide = (reinterpret_cast<std::uintptr_t>(a.q.data) & 15) == 0 &&
+                    ((a.q.token_bytes | a.q.head_bytes) & 15) == 0;
+  const int piece = static_cast<int>(threadIdx.x) % kOfRow;
+  const int first = static_cast<int>(threadIdx.x) / kOfRow;
+  to += (piece >> 3) * Shape::kRows * 128;
+#pragma unroll 2
+  for (int row = first; row < Shape::kRows; row += kRowsAtOnce) {
+    const QueryRow query = query_row<Shape>(a, segment.first_token, segment.first_head,
+                                            segment.first_row, segment.rows, row);
+    const bool there = query.token >= 0 && piece * 8 < a.q.dim;
+    const char* from = a.q.data;
+    if (there) {
+      from += static_cast<std::int64_t>(query.token) * a.q.token_bytes +
+              static_cast<std::int64_t>(query.head) * a.q.head_bytes + piece * 16;
+    }
+    const std::uint32_t at = to + row * 128 + (((piece ^ row) & 7) << 4);
+    if (wide) {
+      arch::copy_16(at, from, there ? 16 : 0);
+    } else {
 #pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      const int row = index(n) / kOfRow, piece = index(n) % kOfRow;
-      const QueryRow query = query_row<Shape>(a, segment.first_token, segment.first_head,
-                                              segment.first_row, segment.rows, row);
-      pieces[n] = uint4{};
-      if (query.token >= 0 && piece * 8 < a.q.dim) {
-        const char* from = a.q.data + static_cast<std::int64_t>(query.token) * a.q.token_bytes +
-                           static_cast<std::int64_t>(query.head) * a.q.head_bytes + piece * 16;
-        if (wide) {
-          pieces[n] = *reinterpret_cast<const uint4*>(from);
-        } else {
-          const auto* words = reinterpret_cast<const std::uint32_t*>(from);
-          pieces[n] = make_uint4(words[0], words[1], words[2], words[3]);
-        }
-      }
+      for (int i = 0; i < 16; i += 4) copy_4(at + i, from + (there ? i : 0), there ? 4 : 0);
     }
   }
-  __device__ __forceinline__ void store(unsigned char* to) const {
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      const int row = index(n) / kOfRow, piece = index(n) % kOfRow;
-      *reinterpret_cast<uint4*>(to + (piece >> 3) * Shape::kRows * 128 + row * 128 +
-                                (((piece ^ row) & 7) << 4)) = pieces[n];
-    }
-  }
-};
+  arch::commit_copies();
+}
 
 // A thread's two rows, 8 apart.
 struct RowPair {
@@ -188,9 +179,7 @@ __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>&
   const arch::WgmmaDescriptor query_operand =
       arch::strided_descriptor(arch::shared_address(queries), 1024);
   int slot = 0, at = 0;
-  // Asked for before the first keys.
-  QueryPieces<Shape> pieces;
-  pieces.load(a, list.segments[0]);
+  const std::uint32_t query_area = arch::shared_address(queries);
 #pragma unroll 1
   for (int filled = 0; filled < kSlots - 1; filled += 2) {
     if (!complete && (ring.exhausted() || filled >= kSlots - 3)) {
@@ -199,9 +188,9 @@ __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>&
       complete = true;
     }
     ring.issue_keys(filled);
+    if (filled == 0) copy_queries<Shape>(a, list.segments[0], query_area);
     if (filled + 1 < kSlots - 1) ring.issue_values(filled + 1);
   }
-  pieces.store(queries);
 #pragma unroll 1
   while (true) {
     const Segment& segment = list.segments[at];
@@ -241,14 +230,23 @@ __device__ __forceinline__ void stream_wide(const Arguments& a, WorkList<Shape>&
       Products::values(o, p,
                        arch::strided_descriptor(ring.tile(slot + 1), Shape::kGroupBytes, 1024));
       arch::wgmma_commit();
+      // Nobody reads this segment's queries any more.
+      if (key + Shape::kTileKeys >= end && at + 1 < list.count) {
+        copy_queries<Shape>(a, list.segments[at + 1], query_area);
+      }
       ring.issue_keys(slot);
       arch::wgmma_wait<0>();
       slot = slot + 2 == kSlots ? 0 : slot + 2;
     }
     write_rows<Shape>(a, segment, o, upper, lower, factor, first, quad_lane);
     if (++at == list.count) return;
-    pieces.load(a, list.segments[at]);
-    pieces.store(queries);
+    if (segment.begin < end) {
+      arch::wait_copies<1>();  // for the queries, behind which one tile was asked for
+    } else {
+      arch::wait_copies<0>();
+      copy_queries<Shape>(a, list.segments[at], query_area);
+      arch::wait_copies<0>();
+    }
   }
 }
 

@@ -22,6 +22,7 @@ struct Plan {
   bool own_bits = false;  // a row's depend on nothing but the row
   int entries = 0;        // items, or CTAs, that may have pieces
   bool by_item = false;
+  Even even;
 
   int rows() const { return wide ? kWideRows : heads * sharing * kWarpRows; }
 };
@@ -41,6 +42,9 @@ inline std::size_t bytes(std::int64_t pieces, std::int64_t rows, std::int64_t di
              (static_cast<std::size_t>(dim) * sizeof(float) + sizeof(float2)) +
          kEntryBytes;
 }
+
+// So many of so many CTAs read nearly as fast as all do.
+inline constexpr std::int64_t kEvenEnough = 31, kEvenOf = 32;
 
 inline std::int64_t bytes_per(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
 
@@ -124,6 +128,23 @@ inline bool many_queries(const Queries& q) {
   return mean * (q.query_heads / q.kv_heads) > kWarpRows;
 }
 
+// Where rows have equally many queries, as the device may find that they have keys.
+inline Even even_items(std::int64_t items, std::int64_t ctas) {
+  constexpr std::int64_t kMostTogether = 2;  // of more, one that is cut matters less
+  Even even;
+  const std::int64_t group = items > 0 ? std::max<std::int64_t>(ctas / items, 1) : 0;
+  const std::int64_t together = (items + ctas - 1) / ctas;
+  if (group == 0 || together > kMostTogether || items % together != 0) return even;
+  const std::int64_t used = items / together * group;
+  if (used * kEvenOf < ctas * kEvenEnough) return even;
+  even.items = static_cast<int>(items);
+  even.ctas = static_cast<int>(used);
+  even.group = static_cast<int>(group);
+  even.together = static_cast<int>(together);
+  even.by_group = Divider(static_cast<std::uint32_t>(group));
+  return even;
+}
+
 inline void set_entries(Plan& plan, const Queries& q) {
   const std::int64_t rows = std::max<std::int64_t>(q.rows, 1), all = q.q.shape[0];
   const std::int64_t group = q.query_heads / q.kv_heads;
@@ -132,6 +153,9 @@ inline void set_entries(Plan& plan, const Queries& q) {
       blocks * std::min(all * ((group + chunk - 1) / chunk), all * group / chunk + rows);
   plan.by_item = items <= (plan.own_bits ? plan.ctas : kFewItems);
   plan.entries = plan.by_item ? static_cast<int>(items) : plan.ctas;
+  if (plan.wide && all % rows == 0) {
+    plan.even = even_items(blocks * rows * ((all / rows * group + chunk - 1) / chunk), plan.ctas);
+  }
 }
 
 // All arguments but the cache.
@@ -159,6 +183,7 @@ inline void set_workspace(Arguments& a, const Plan& plan, void* memory) {
   a.pieces.sums = reinterpret_cast<float2*>(a.pieces.values + rows * plan.dim);
   a.pieces.ctas = plan.ctas;
   a.pieces.by_ctas = Divider(static_cast<std::uint32_t>(plan.ctas));
+  a.pieces.even = plan.even;
   a.pieces.slots = plan.slots;
   a.pieces.own_bits = plan.own_bits;
   a.pieces.by_item = plan.by_item;

@@ -27,7 +27,8 @@ struct Shape {
   static constexpr int kRowBytes = D * static_cast<int>(sizeof(Stored));
   static constexpr int kGroupBytes = (kRowBytes + 127) / 128 * 1024;
   static constexpr int kTileKeys = kUnit;
-  static constexpr bool kReadOnce = true;  // tell L2 so
+  static constexpr bool kReadOnce = true;    // tell L2 so
+  static constexpr bool kEvenItems = false;  // see Even
   static constexpr int kTileBytes = 2 * kGroupBytes;
   // Few warps where rows are long: each has enough bytes in flight.
   static constexpr int kWarps = kSharing == 1 && kRowBytes >= 512 ? 4 : 8;
@@ -64,6 +65,8 @@ struct WideShape {
   static constexpr bool kReadOnce = false;
   static constexpr int kCtas = kWideCtas;
   static constexpr bool kRoomBeside = false;
+  // A segment's end costs more here than a few CTAs that have nothing to do.
+  static constexpr bool kEvenItems = true;
   static constexpr int kWarps = 4, kThreads = 128, kSharing = 4, kHeads = 1, kParts = 1;
   static constexpr int kRows = kWideRows, kChunk = kRows;
   static constexpr int kRowBytes = D * 2, kGroupBytes = D / 64 * 1024;

@@ -112,19 +112,34 @@ __device__ __forceinline__ Items items_of(const Arguments& a, int row) {
   return items;
 }
 
-// How the line is cut.
+// How the line is cut: all of it, or each group of CTAs' part of it.
 struct Cuts {
-  int ctas, least, longer;  // `longer` CTAs have one unit more than `least`
+  int ctas, least, longer;  // the first `longer` CTAs have one unit more than `least`
+  int group_units = 0;      // of a group; 0: there is but one
+  int group = 0;            // CTAs
 
   Cuts() = default;
   __device__ __forceinline__ Cuts(int units, const Pieces& pieces)
       : ctas(min(max(units / kLeastUnits, 1), pieces.ctas)),
         least(ctas == pieces.ctas ? pieces.by_ctas(units) : units / ctas),
         longer(units - least * ctas) {}
+  // Of items that are all as long.
+  __device__ __forceinline__ Cuts(int item_units, const Even& even)
+      : ctas(even.ctas),
+        least(even.by_group(item_units * even.together)),
+        longer(item_units * even.together - least * even.group),
+        group_units(item_units * even.together),
+        group(even.group) {}
   __device__ __forceinline__ int begin_of(int cta) const { return cta * least + min(cta, longer); }
   __device__ __forceinline__ int cta_of(int unit) const {
+    int before = 0;
+    if (group_units != 0) {
+      const int index = unit / group_units;
+      before = index * group;
+      unit -= index * group_units;
+    }
     const int in_longer = longer * (least + 1);
-    return unit < in_longer ? unit / (least + 1) : longer + (unit - in_longer) / least;
+    return before + (unit < in_longer ? unit / (least + 1) : longer + (unit - in_longer) / least);
   }
 };
 
@@ -133,6 +148,7 @@ template <class Shape>
 struct WorkList {
   Segment segments[kListed];
   int2 sums[Shape::kWarps];
+  int longest[Shape::kWarps];
   int first_part, count;
   int4 entry[2];
 };
@@ -207,23 +223,42 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
   share.first_row = rows.x;
   share.last_row = rows.y;
   int2 own = make_int2(0, 0);
+  int longest = 0;
 #pragma unroll 1
   for (int row = share.first_row; row < share.last_row; ++row) {
     share.items = items_of<Shape>(a, row);
+    longest = max(longest, share.items.units);
     const int items = share.items.chunks * blocks;
     own.x += items * share.items.units;
     own.y += items * share.items.parts;
   }
   if (threadIdx.x == 0) list.entry[0] = list.entry[1] = make_int4(0, 0, 0, 0);
+  if constexpr (Shape::kEvenItems) {
+    longest = __reduce_max_sync(0xffffffffu, longest);
+    if ((threadIdx.x & 31) == 0) list.longest[threadIdx.x >> 5] = longest;
+  }
   const Scanned scanned = scan<Shape::kThreads>(own, list.sums);
   share.units_before = scanned.before.x;
   share.parts_before = scanned.before.y;
   share.all_parts = scanned.all.y;
   share.cuts = Cuts(scanned.all.x, a.pieces);
-  const int cta = static_cast<int>(blockIdx.x);
+  int cta = static_cast<int>(blockIdx.x), before = 0;
+  if constexpr (Shape::kEvenItems) {
+    const Even& even = a.pieces.even;
+#pragma unroll
+    for (int warp = 0; warp < Shape::kWarps; ++warp) longest = max(longest, list.longest[warp]);
+    if (scanned.all.y == even.items && longest >= even.group * kLeastUnits &&
+        static_cast<std::int64_t>(longest) * even.items == scanned.all.x) {
+      share.cuts = Cuts(longest, even);
+      if (cta >= even.ctas) return share;
+      const int index = even.by_group(cta);
+      before = index * share.cuts.group_units;
+      cta -= index * even.group;
+    }
+  }
   if (cta < share.cuts.ctas) {
-    share.begin = share.cuts.begin_of(cta);
-    share.end = share.cuts.begin_of(cta + 1);
+    share.begin = before + share.cuts.begin_of(cta);
+    share.end = before + share.cuts.begin_of(cta + 1);
   }
   return share;
 }
