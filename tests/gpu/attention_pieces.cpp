@@ -35,8 +35,9 @@ TEST_F(GpuAttentionPieces, RowsThatAreAllAsLong) {
   std::uint64_t seed = 9100;
   for (const char* rows : {"b=65,kvlen=300", "b=260,kvlen=70", "b=520,kvlen=70"}) {
     for (const char* shape : {"hq=8,hk=1,d=256,t=2", "hq=40,hk=1,d=64"}) {
-      check_all(std::string("attention_decode:") + rows + "," + shape +
-                ",page=16,seed=" + std::to_string(++seed));
+      const std::string problem =
+          std::string("attention_decode:") + rows + "," + shape + ",page=16,seed=";
+      check_all(problem + std::to_string(++seed), CaseOptions{});
     }
   }
 }
