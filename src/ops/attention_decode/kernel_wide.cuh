@@ -15,8 +15,8 @@
 
 namespace hyla::attention::decode {
 
-// A segment's queries, on their way to [D / 64][rows][128 bytes], swizzled; rows and columns that do
-// not exist are zeros. One group of copies.
+// A segment's queries, on their way to [D / 64][rows][128 bytes], swizzled; rows and columns that
+// do not exist are zeros. One group of copies.
 template <class Shape>
 __device__ __forceinline__ void copy_queries(const Arguments& a, const Segment& segment,
                                              std::uint32_t to) {

@@ -1,5 +1,5 @@
-// Lines of a bfloat16 state [.., K, V], 32 a warp, and what the four warps that share 64 values tell
-// each other: their parts of the dots, and y.
+// Lines of a bfloat16 state [.., K, V], 32 a warp, and what the four warps that share 64 values
+// tell each other: their parts of the dots, and y.
 #pragma once
 
 #include "arch/cp_async.cuh"

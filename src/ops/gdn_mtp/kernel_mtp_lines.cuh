@@ -1,6 +1,6 @@
-// Several tokens a row, few states [.., K, V] in bfloat16: as mtp_block, but the warps of a CTA split
-// the lines instead of the values. So every warp waits for its own lines only, stores them as it
-// got them, and needs no keys but those of its lines; what crosses the warps are sums.
+// Several tokens a row, few states [.., K, V] in bfloat16: as mtp_block, but the warps of a CTA
+// split the lines instead of the values. So every warp waits for its own lines only, stores them as
+// it got them, and needs no keys but those of its lines; what crosses the warps are sums.
 #pragma once
 
 #include <type_traits>
