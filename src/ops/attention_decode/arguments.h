@@ -18,7 +18,7 @@ inline constexpr int kWideRows = 64;  // of a CTA of the kernel for more of them
 inline constexpr int kWideCtas = 2;   // of which an SM has so many
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kMaxCtas = 256;
-inline constexpr int kFewItems = 4;  // each of which has many pieces
+inline constexpr int kFewItems = 4;          // each of which has many pieces
 inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
 
