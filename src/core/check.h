@@ -6,13 +6,13 @@
 #include <hyla/error.h>
 #include <hyla/tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "core/pattern.h"
 #include "core/views.h"
 
 namespace hyla::core {
@@ -24,7 +24,27 @@ inline void require(bool condition, std::string_view argument, std::string_view 
   if (!condition) fail(argument, expected, got);
 }
 
-using DTypes = std::initializer_list<DType>;
+// A set in one word that remembers its order, for messages.
+class DTypes {
+ public:
+  constexpr DTypes(std::initializer_list<DType> dtypes) {
+    int shift = kSetBits;
+    for (const DType dtype : dtypes) {
+      const auto number = static_cast<std::uint64_t>(dtype);
+      bits_ |= std::uint64_t{1} << number | number << shift;
+      shift += kOrderBits;
+    }
+  }
+  constexpr bool contains(DType dtype) const {
+    return dtype <= DType::kBool && (bits_ >> static_cast<int>(dtype) & 1) != 0;
+  }
+  std::string names() const;  // "float32 or bfloat16"
+
+ private:
+  static constexpr int kSetBits = 16, kOrderBits = 4;
+  static_assert(static_cast<int>(DType::kBool) < kSetBits && DType::kNone == DType{});
+  std::uint64_t bits_ = 0;
+};
 inline constexpr DTypes kFloatTypes = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 inline constexpr DTypes kIndexTypes = {DType::kInt32, DType::kInt64, DType::kUInt32};
 inline constexpr DTypes kMaskTypes = {DType::kBool, DType::kUInt8};
@@ -38,23 +58,25 @@ enum class Inner {
 enum class Access { kRead, kWrite };
 
 // Sizes by letter. The first tensor that mentions a letter gives it its size; the others must
-// agree. A pattern is letters and numbers separated by blanks: "B 1 H K". ">=B" means at least that
-// many, "B+1" one more.
+// agree.
 class Shapes {
  public:
-  void match(std::string_view argument, const TensorView& view, std::string_view pattern);
-  void bind(std::string_view letter, std::int64_t size);
-  std::int64_t operator[](std::string_view letter) const;
+  void match(std::string_view argument, const TensorView& view, const Pattern& pattern);
+  void bind(Letter letter, std::int64_t size) {
+    sizes_[letter.index()] = size;
+    known_ |= std::uint64_t{1} << letter.index();
+  }
+  std::int64_t operator[](Letter letter) const {
+    if (!knows(letter.index())) fail_unknown(letter);
+    return sizes_[letter.index()];
+  }
 
  private:
-  std::string expectation(std::string_view pattern) const;
-  struct Letter {
-    std::string_view name;  // patterns are literals, so the text outlives this object
-    std::int64_t size;
-  };
-  std::array<Letter, 16> letters_{};  // fixed, because a call allocates nothing
-  int count_ = 0;
-  const Letter* find(std::string_view letter) const;
+  bool knows(std::size_t letter) const { return (known_ >> letter & 1) != 0; }
+  [[noreturn]] static void fail_unknown(Letter letter);
+  std::string expectation(const Pattern& pattern) const;
+  std::uint64_t known_ = 0;
+  std::int64_t sizes_[kLetters.size()];  // of those that are known
 };
 
 // Streams where the device has them, a sane thread count.
@@ -72,26 +94,33 @@ void check_head_dim(std::string_view argument, std::int64_t dim, std::string_vie
 void check_scale(const std::optional<double>& scale);
 void check_positive(std::string_view argument, double value);
 
-// Checks one index tensor of `pattern` and gives its view.
-IndexView check_indices(std::string_view argument, const TensorView& view, std::string_view pattern,
-                        Shapes& shapes, const Context& context, DTypes dtypes = kIndexTypes);
+// Checks one index tensor of `pattern`.
+void check_indices(std::string_view argument, const TensorView& view, const Pattern& pattern,
+                   Shapes& shapes, const Context& context, DTypes dtypes = kIndexTypes);
+// And gives its view, in place as all views of a problem (problem/tokens.h).
+void check_indices(IndexView& result, std::string_view argument, const TensorView& view,
+                   const Pattern& pattern, Shapes& shapes, const Context& context,
+                   DTypes dtypes = kIndexTypes);
 
-// A written tensor shares no element with any other tensor of the call.
+// A written tensor shares no element with any other tensor of the call. Names and views outlive it.
 class Overlaps {
  public:
-  void reads(std::string_view argument, const TensorView& view);
-  void writes(std::string_view argument, const TensorView& view);
+  void reads(const char* argument, const TensorView& view) { add(argument, view, false); }
+  void writes(const char* argument, const TensorView& view) { add(argument, view, true); }
+  void reads(const char* argument, const TensorView&& view) = delete;
+  void writes(const char* argument, const TensorView&& view) = delete;
   void check() const;
 
  private:
   struct Entry {
-    std::string_view argument;
-    TensorView view;
+    const char* argument;
+    const TensorView* view;
     std::uintptr_t begin, end;
     bool written;
   };
-  void add(std::string_view argument, const TensorView& view, bool written);
-  std::array<Entry, 32> entries_{};
+  void add(const char* argument, const TensorView& view, bool written);
+  static constexpr int kMost = 32;
+  Entry entries_[kMost];  // the first count_ of them
   int count_ = 0;
 };
 
@@ -104,7 +133,8 @@ struct SlotArguments {
   std::int64_t read_limit, write_limit;
   std::string_view pool;  // argument name of the pool, for messages
 };
-Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Context& context);
+void check_slots(Slots& result, const SlotArguments& arguments, std::int64_t rows,
+                 const Context& context);
 
 // Sequences by cu_seqlens, or by starts and lengths, over `total` tokens.
 struct SequenceArguments {
@@ -114,8 +144,8 @@ struct SequenceArguments {
 };
 bool any_given(const SequenceArguments& arguments);
 std::int64_t rows_of(const SequenceArguments& arguments);  // N, after a rank check
-Sequences check_sequences(const SequenceArguments& arguments, std::int64_t total,
-                          const Context& context);
+void check_sequences(Sequences& result, const SequenceArguments& arguments, std::int64_t total,
+                     const Context& context);
 
 std::string text(std::int64_t value);
 std::string text(double value);

@@ -82,36 +82,28 @@ bool may_overlap(const TensorView& view_a, const TensorView& view_b) {
 
 }  // namespace
 
-void Overlaps::add(std::string_view argument, const TensorView& view, bool written) {
+void Overlaps::add(const char* argument, const TensorView& view, bool written) {
   if (!view.present()) return;
   std::int64_t last = 0;
   for (int d = 0; d < view.rank; ++d) {
     if (view.shape[d] == 0) return;
     last += (view.shape[d] - 1) * view.strides[d];
   }
-  if (count_ == static_cast<int>(entries_.size())) throw std::logic_error("too many tensors");
+  if (count_ == kMost) throw std::logic_error("too many tensors");
   const auto begin = reinterpret_cast<std::uintptr_t>(view.data);
   const std::uintptr_t end = begin + static_cast<std::uintptr_t>(last + 1) * size_of(view.dtype);
-  entries_[static_cast<std::size_t>(count_++)] = {argument, view, begin, end, written};
-}
-
-void Overlaps::reads(std::string_view argument, const TensorView& view) {
-  add(argument, view, false);
-}
-
-void Overlaps::writes(std::string_view argument, const TensorView& view) {
-  add(argument, view, true);
+  entries_[count_++] = {argument, &view, begin, end, written};
 }
 
 void Overlaps::check() const {
   for (int i = 0; i < count_; ++i) {
-    const Entry& a = entries_[static_cast<std::size_t>(i)];
+    const Entry& a = entries_[i];
     if (!a.written) continue;
     for (int j = 0; j < count_; ++j) {
-      const Entry& b = entries_[static_cast<std::size_t>(j)];
-      if (j == i || (b.written && j < i)) continue;
+      const Entry& b = entries_[j];
       if (a.end <= b.begin || b.end <= a.begin) continue;  // nearly always: separate buffers
-      if (may_overlap(a.view, b.view)) {
+      if (j == i || (b.written && j < i)) continue;
+      if (may_overlap(*a.view, *b.view)) {
         fail(a.argument, "memory that no other argument uses",
              "memory shared with " + std::string(b.argument));
       }

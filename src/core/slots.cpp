@@ -72,8 +72,8 @@ void check_starts(const Sequences& sequences) {
 
 }  // namespace
 
-Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Context& context) {
-  Slots slots;
+void check_slots(Slots& slots, const SlotArguments& arguments, std::int64_t rows,
+                 const Context& context) {
   slots.first = arguments.first_slot;
   slots.read_limit = arguments.read_limit;
   slots.write_limit = arguments.write_limit;
@@ -82,8 +82,8 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
   shapes.bind("B", rows);
   if (arguments.read_slots.present()) {
     const bool table = arguments.read_slots.rank == 2;
-    slots.read =
-        check_indices("read_slots", arguments.read_slots, table ? "B S" : "B", shapes, context);
+    check_indices(slots.read, "read_slots", arguments.read_slots,
+                  table ? Pattern("B S") : Pattern("B"), shapes, context);
     if (table && !arguments.read_columns.present()) {
       fail("read_columns", "the column of each row, because read_slots is a table", "none");
     }
@@ -97,13 +97,12 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
     }
   }
   if (arguments.read_columns.present()) {
-    slots.read_columns =
-        check_indices("read_columns", arguments.read_columns, "B", shapes, context);
+    check_indices(slots.read_columns, "read_columns", arguments.read_columns, "B", shapes, context);
   }
   if (arguments.write_slots.present()) {
-    slots.write = check_indices("write_slots", arguments.write_slots, "B", shapes, context);
+    check_indices(slots.write, "write_slots", arguments.write_slots, "B", shapes, context);
   }
-  if (!on_host(context)) return slots;
+  if (!on_host(context)) return;
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t read = slots.raw_read(row), write = slots.raw_write(row);
     // Padding: its write slot is not looked at either.
@@ -119,7 +118,6 @@ Slots check_slots(const SlotArguments& arguments, std::int64_t rows, const Conte
            "slots below " + text(slots.write_limit), text(write) + " in row " + text(row));
     }
   }
-  return slots;
 }
 
 bool any_given(const SequenceArguments& arguments) {
@@ -138,28 +136,25 @@ std::int64_t rows_of(const SequenceArguments& arguments) {
   return view.shape[0] - (offsets ? 1 : 0);
 }
 
-Sequences check_sequences(const SequenceArguments& arguments, std::int64_t total,
-                          const Context& context) {
-  Sequences sequences;
+void check_sequences(Sequences& sequences, const SequenceArguments& arguments, std::int64_t total,
+                     const Context& context) {
   sequences.tokens = total;
   Shapes shapes;
   if (arguments.cu_seqlens.present()) {
     check_absent("starts", arguments.starts, "beside cu_seqlens");
     check_absent("lengths", arguments.lengths, "beside cu_seqlens");
-    sequences.cu_seqlens =
-        check_indices("cu_seqlens", arguments.cu_seqlens, "N+1", shapes, context);
+    check_indices(sequences.cu_seqlens, "cu_seqlens", arguments.cu_seqlens, "N+1", shapes, context);
     sequences.rows = shapes["N"];
     check_row_count("cu_seqlens", sequences.rows);
     if (on_host(context)) check_cu_seqlens(sequences);
-    return sequences;
+    return;
   }
   if (!arguments.starts.present()) fail_no_rows(arguments);
-  sequences.starts = check_indices("starts", arguments.starts, "N", shapes, context);
-  sequences.lengths = check_indices("lengths", arguments.lengths, "N", shapes, context);
+  check_indices(sequences.starts, "starts", arguments.starts, "N", shapes, context);
+  check_indices(sequences.lengths, "lengths", arguments.lengths, "N", shapes, context);
   sequences.rows = shapes["N"];
   check_row_count("starts", sequences.rows);
   if (on_host(context)) check_starts(sequences);
-  return sequences;
 }
 
 }  // namespace hyla::core

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/on_host.h"
+#include "problem/attention_checks.h"
 #include "problem/overlaps.h"
 
 namespace hyla::attention {
@@ -33,8 +34,9 @@ Queries check_query_side(const RunParams& params, core::Shapes& shapes, const Co
                      core::Access::kWrite);
   shapes.match("out", params.out, "total Hq DV");
   check_dims("q", shapes["D"], "out", shapes["DV"]);
-  const core::Sequences sequences = core::check_sequences(
-      {params.cu_seqlens, params.starts, params.lengths}, shapes["total"], context);
+  core::Sequences sequences;
+  core::check_sequences(sequences, {params.cu_seqlens, params.starts, params.lengths},
+                        shapes["total"], context);
   queries.rows = sequences.rows;
   shapes.bind("N", queries.rows);
   queries.mask = check_mask(params);

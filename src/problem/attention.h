@@ -5,7 +5,7 @@
 #include <hyla/attention_queries.h>
 #include <hyla/index_span.h>
 
-#include "core/check.h"
+#include "core/views.h"
 
 namespace hyla::attention {
 
@@ -41,13 +41,5 @@ struct AppendProblem {
 
 RunProblem validate(const RunParams& params, const Context& context);
 AppendProblem validate(const AppendParams& params, const Context& context);
-
-// Shared by both. `shapes` knows N, and whatever of Hk, D and DV the caller has bound.
-CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::Shapes& shapes,
-                      core::Access access, bool with_values, const Context& context);
-void check_dims(std::string_view k_argument, std::int64_t head_dim, std::string_view v_argument,
-                std::int64_t value_dim);
-// The pages of keys [begin, end) of a row exist.
-void check_pages(const CacheView& cache, std::int64_t row, KeyRange keys);
 
 }  // namespace hyla::attention

@@ -1,5 +1,5 @@
 #include "core/on_host.h"
-#include "problem/attention.h"
+#include "problem/attention_checks.h"
 #include "problem/overlaps.h"
 
 namespace hyla::attention {
@@ -63,8 +63,8 @@ AppendProblem validate(const AppendParams& params, const Context& context) {
     core::check_absent("cache.v_scales", params.cache.v_scales, "without cache.v");
   }
   check_dims("k", shapes["D"], "v", problem.value_dim);
-  problem.sequences = core::check_sequences({params.cu_seqlens, params.starts, params.lengths},
-                                            shapes["total"], context);
+  core::check_sequences(problem.sequences, {params.cu_seqlens, params.starts, params.lengths},
+                        shapes["total"], context);
   shapes.bind("N", problem.sequences.rows);
   problem.cache = check_cache(params.cache, params.kv_lengths, shapes, core::Access::kWrite,
                               with_values, context);

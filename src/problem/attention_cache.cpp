@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "core/on_host.h"
-#include "problem/attention.h"
+#include "problem/attention_checks.h"
 
 namespace hyla::attention {
 namespace {
@@ -16,7 +16,7 @@ inline constexpr core::DTypes kCacheTypes = {DType::kFloat32, DType::kBFloat16, 
 bool is_quantised(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kInt8; }
 
 struct Patterns {
-  const char *k, *v;
+  core::Pattern k, v;
 };
 
 Patterns patterns(const KvCache& cache) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/check.h"
 #include "core/on_host.h"
 #include "problem/checkpoints.h"
 #include "problem/overlaps.h"
@@ -14,6 +15,7 @@ namespace {
 using core::Access;
 using core::fail;
 using core::Inner;
+using core::Pattern;
 using core::Shapes;
 using core::text;
 
@@ -45,7 +47,7 @@ void check_tokens(Problem& p, const Params& params, bool single, Shapes& shapes,
   const core::SequenceArguments sequences{params.cu_seqlens, params.starts, params.lengths};
   const bool flat = params.x.rank == 2;
   const bool ragged = core::any_given(sequences) || (flat && !single);
-  const std::string_view pattern = ragged ? "total C" : flat ? "B C" : "B T C";
+  const Pattern pattern = ragged ? Pattern("total C") : flat ? Pattern("B C") : Pattern("B T C");
   core::check_tensor("x", params.x, core::kFloatTypes, context, Inner::kAny, Access::kRead);
   shapes.match("x", params.x, pattern);
   check_weight(p, params.weight, params.bias, shapes, context);
@@ -53,10 +55,10 @@ void check_tokens(Problem& p, const Params& params, bool single, Shapes& shapes,
   shapes.match("out", params.out, pattern);
   check_activation(p, params.activation);
   p.C = shapes["C"];
-  p.x = core::token_view(params.x, ragged, false);
-  p.out = core::token_view(params.out, ragged, false);
+  core::set_tokens(p.x, params.x, ragged, false);
+  core::set_tokens(p.out, params.out, ragged, false);
   if (ragged) {
-    p.sequences = core::check_sequences(sequences, shapes["total"], context);
+    core::check_sequences(p.sequences, sequences, shapes["total"], context);
     shapes.bind("B", p.sequences.rows);
   } else {
     p.sequences.rows = shapes["B"];
@@ -76,12 +78,13 @@ void check_state(Problem& p, const Params& params, Shapes& shapes, const Context
   }
   p.state = {params.state.data,       params.state.dtype,      shapes["slots"],        shapes["L"],
              params.state.strides[0], params.state.strides[1], params.state.strides[2]};
-  p.slots = core::check_slots({params.read_slots, params.read_columns, params.write_slots,
-                               params.first_slot, p.state.slots, p.state.slots, "state"},
-                              p.sequences.rows, context);
+  core::check_slots(p.slots,
+                    {params.read_slots, params.read_columns, params.write_slots, params.first_slot,
+                     p.state.slots, p.state.slots, "state"},
+                    p.sequences.rows, context);
   if (params.window_offsets.present()) {
-    p.window_offsets =
-        core::check_indices("window_offsets", params.window_offsets, "B", shapes, context);
+    core::check_indices(p.window_offsets, "window_offsets", params.window_offsets, "B", shapes,
+                        context);
   }
 }
 
@@ -108,10 +111,10 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, Shapes& s
     core::check_absent("checkpoint_slots", params.checkpoint_slots, "without checkpoint_offsets");
     return;
   }
-  p.checkpoint_offsets =
-      core::check_indices("checkpoint_offsets", params.checkpoint_offsets, "N M", shapes, context);
-  p.checkpoint_slots =
-      core::check_indices("checkpoint_slots", params.checkpoint_slots, "N M", shapes, context);
+  core::check_indices(p.checkpoint_offsets, "checkpoint_offsets", params.checkpoint_offsets, "N M",
+                      shapes, context);
+  core::check_indices(p.checkpoint_slots, "checkpoint_slots", params.checkpoint_slots, "N M",
+                      shapes, context);
   if (!core::on_host(context)) return;
   for (std::int64_t row = 0; row < p.sequences.rows; ++row) {
     if (p.padding(row)) continue;
@@ -184,8 +187,8 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
     check_stateless(p, params);
   }
   if (params.has_initial_state.present()) {
-    p.has_initial_state = core::check_indices("has_initial_state", params.has_initial_state, "N",
-                                              shapes, context, core::kMaskTypes);
+    core::check_indices(p.has_initial_state, "has_initial_state", params.has_initial_state, "N",
+                        shapes, context, core::kMaskTypes);
   }
   check_checkpoints(p, params, shapes, context);
   core::Overlaps overlaps;
@@ -207,8 +210,8 @@ UpdateProblem validate(const UpdateParams& params, const Context& context) {
     check_draft_columns(p, context);
   }
   if (params.commit_lengths.present()) {
-    p.commit_lengths =
-        core::check_indices("commit_lengths", params.commit_lengths, "B", shapes, context);
+    core::check_indices(p.commit_lengths, "commit_lengths", params.commit_lengths, "B", shapes,
+                        context);
     if (core::on_host(context)) check_commit_lengths(p);
   }
   core::Overlaps overlaps;

@@ -3,7 +3,6 @@
 
 #include <hyla/conv.h>
 
-#include "core/check.h"
 #include "core/views.h"
 
 namespace hyla::conv {

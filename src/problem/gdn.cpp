@@ -1,6 +1,8 @@
-#include "problem/gdn.h"
+#include "problem/gdn_checks.h"
 
 #include <cmath>
+
+#include "problem/norm_checks.h"
 
 namespace hyla::gdn {
 
@@ -11,16 +13,14 @@ using core::VectorView;
 
 namespace {
 
-VectorView check_vector(std::string_view argument, const TensorView& view, core::DTypes dtypes,
-                        std::string_view pattern, Shapes& shapes, const Context& context) {
+void check_vector(VectorView& result, std::string_view argument, const TensorView& view,
+                  core::DTypes dtypes, const core::Pattern& pattern, Shapes& shapes,
+                  const Context& context) {
   core::check_tensor(argument, view, dtypes, context, Inner::kAny, Access::kRead);
   shapes.match(argument, view, pattern);
-  return {view.data, view.dtype, view.strides[0]};
-}
-
-// The heads of gates and states go by the letter that ends a gate's pattern.
-std::string_view heads_letter(std::string_view pattern) {
-  return pattern.substr(pattern.rfind(' ') + 1);
+  result.data = view.data;
+  result.dtype = view.dtype;
+  result.stride = view.strides[0];
 }
 
 // A number that came through another language need not be one of the enumerators.
@@ -34,10 +34,9 @@ void check_enumerator(std::string_view argument, Enum value, Enum last, std::str
 
 }  // namespace
 
-GateView check_gate(const Gate& gate, std::string_view pattern, Shapes& shapes, bool ragged,
-                    const Context& context) {
+void check_gate(GateView& result, const Gate& gate, const core::Pattern& pattern, Shapes& shapes,
+                bool ragged, const Context& context) {
   check_enumerator("gate.kind", gate.kind, Gate::Kind::kRaw, "kNone, kLinear, kLog or kRaw");
-  GateView result;
   result.kind = gate.kind;
   if (gate.kind != Gate::Kind::kRaw) {
     core::check_absent("A_log", gate.A_log, "unless the gate is raw");
@@ -45,65 +44,62 @@ GateView check_gate(const Gate& gate, std::string_view pattern, Shapes& shapes, 
   }
   if (gate.kind == Gate::Kind::kNone) {
     core::check_absent("gate", gate.value, "for a gate of kind kNone");
-    return result;
+    return;
   }
   core::check_tensor("gate", gate.value, core::kFloatTypes, context, Inner::kAny, Access::kRead);
   shapes.match("gate", gate.value, pattern);
-  result.value = token_view(gate.value, ragged, false);
+  set_tokens(result.value, gate.value, ragged, false);
   if (gate.kind == Gate::Kind::kRaw) {
-    const std::string_view heads = heads_letter(pattern);
-    result.A_log = check_vector("A_log", gate.A_log, core::kParameterTypes, heads, shapes, context);
-    result.dt_bias =
-        check_vector("dt_bias", gate.dt_bias, core::kParameterTypes, heads, shapes, context);
+    const core::Pattern heads = pattern.last();
+    check_vector(result.A_log, "A_log", gate.A_log, core::kParameterTypes, heads, shapes, context);
+    check_vector(result.dt_bias, "dt_bias", gate.dt_bias, core::kParameterTypes, heads, shapes,
+                 context);
   }
-  return result;
 }
 
-BetaView check_beta(const Beta& beta, std::string_view pattern, Shapes& shapes, bool ragged,
-                    const Context& context) {
+void check_beta(BetaView& result, const Beta& beta, const core::Pattern& pattern, Shapes& shapes,
+                bool ragged, const Context& context) {
   check_enumerator("beta.kind", beta.kind, Beta::Kind::kLogit, "kNone, kProbability or kLogit");
-  BetaView result;
   result.kind = beta.kind;
   if (beta.kind == Beta::Kind::kNone) {
     core::check_absent("beta", beta.value, "for a beta of kind kNone");
-    return result;
+    return;
   }
   core::check_tensor("beta", beta.value, core::kFloatTypes, context, Inner::kAny, Access::kRead);
   shapes.match("beta", beta.value, pattern);
-  result.value = token_view(beta.value, ragged, false);
-  return result;
+  set_tokens(result.value, beta.value, ragged, false);
 }
 
-NormView check_norm(const norm::GatedNorm& norm, std::string_view pattern, Shapes& shapes,
-                    bool ragged, const Context& context) {
-  NormView result;
+void check_norm(NormView& result, const norm::GatedNorm& norm, const core::Pattern& pattern,
+                Shapes& shapes, bool ragged, const Context& context) {
   if (!norm.z.present()) {
     core::check_absent("norm.weight", norm.weight, "without norm.z");
-    return result;
+    return;
   }
   core::check_tensor("norm.z", norm.z, core::kFloatTypes, context, Inner::kContiguous,
                      Access::kRead);
   shapes.match("norm.z", norm.z, pattern);
-  result.z = token_view(norm.z, ragged, true);
-  result.weight = check_vector("norm.weight", norm.weight, core::kFloatTypes, "V", shapes, context);
+  set_tokens(result.z, norm.z, ragged, true);
+  check_vector(result.weight, "norm.weight", norm.weight, core::kFloatTypes, "V", shapes, context);
   core::check_positive("norm.eps", norm.eps);
   norm::check_activation("norm.gate", norm.gate);
   result.eps = norm.eps;
   result.gate = norm.gate;
-  return result;
 }
 
-PoolView check_pool(std::string_view argument, const TensorView& view, std::string_view pattern,
-                    StateLayout layout, Inner inner, Access access, Shapes& shapes,
-                    const Context& context) {
+void check_pool(PoolView& result, std::string_view argument, const TensorView& view,
+                const core::Pattern& pattern, StateLayout layout, Inner inner, Access access,
+                Shapes& shapes, const Context& context) {
   core::check_tensor(argument, view, core::kFloatTypes, context, inner, access);
   shapes.match(argument, view, pattern);
   const int d = view.rank - 3;  // heads
-  PoolView pool{view.data, view.dtype, view.shape[d - 1], view.strides[d - 1], view.strides[d],
-                0,         0};
-  pool.k_stride = view.strides[layout == StateLayout::kKV ? d + 1 : d + 2];
-  pool.v_stride = view.strides[layout == StateLayout::kKV ? d + 2 : d + 1];
-  return pool;
+  result.data = view.data;
+  result.dtype = view.dtype;
+  result.slots = view.shape[d - 1];
+  result.slot_stride = view.strides[d - 1];
+  result.head_stride = view.strides[d];
+  result.k_stride = view.strides[layout == StateLayout::kKV ? d + 1 : d + 2];
+  result.v_stride = view.strides[layout == StateLayout::kKV ? d + 2 : d + 1];
 }
 
 void check_options(Problem& problem, StateLayout layout, const std::optional<double>& scale,

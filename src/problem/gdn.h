@@ -4,10 +4,8 @@
 
 #include <hyla/gdn.h>
 
-#include "core/check.h"
 #include "core/views.h"
 #include "problem/norm.h"
-#include "problem/tokens.h"
 
 namespace hyla::gdn {
 
@@ -51,20 +49,5 @@ struct Problem {
   double l2norm_eps = 0;
   NormView norm;
 };
-
-// The pieces that check groups of arguments.
-using core::token_view;
-GateView check_gate(const Gate& gate, std::string_view pattern, core::Shapes& shapes, bool ragged,
-                    const Context& context);
-BetaView check_beta(const Beta& beta, std::string_view pattern, core::Shapes& shapes, bool ragged,
-                    const Context& context);
-NormView check_norm(const norm::GatedNorm& norm, std::string_view pattern, core::Shapes& shapes,
-                    bool ragged, const Context& context);
-PoolView check_pool(std::string_view argument, const TensorView& view, std::string_view pattern,
-                    StateLayout layout, core::Inner inner, core::Access access,
-                    core::Shapes& shapes, const Context& context);
-void check_options(Problem& problem, StateLayout layout, const std::optional<double>& scale,
-                   bool l2norm, double l2norm_eps);
-void check_value_heads(std::int64_t H, std::int64_t HV);  // HV a multiple of H
 
 }  // namespace hyla::gdn

@@ -12,9 +12,10 @@ DecodeProblem validate(const DecodeParams& params, const Context& context) {
   check_rows(p, params, with_token_dim ? kUniform : kOneToken, shapes, context);
   p.sequences.rows = shapes["B"];
   p.sequences.tokens = 1;
-  p.slots = core::check_slots({params.read_slots, params.read_columns, params.write_slots,
-                               params.first_slot, p.initial.slots, p.initial.slots, "state"},
-                              p.sequences.rows, context);
+  core::check_slots(p.slots,
+                    {params.read_slots, params.read_columns, params.write_slots, params.first_slot,
+                     p.initial.slots, p.initial.slots, "state"},
+                    p.sequences.rows, context);
   core::Overlaps overlaps;
   add_row_tensors(overlaps, params);
   overlaps.check();

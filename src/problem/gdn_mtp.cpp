@@ -84,37 +84,38 @@ MtpProblem validate(const MtpParams& params, const Context& context) {
   const bool ragged = core::any_given(sequences);
   check_rows(p, params, ragged ? kRagged : kUniform, shapes, context);
   if (ragged) {
-    p.sequences = core::check_sequences(sequences, shapes["total"], context);
+    core::check_sequences(p.sequences, sequences, shapes["total"], context);
     shapes.bind("B", p.sequences.rows);
   } else {
     p.sequences.rows = shapes["B"];
     p.sequences.tokens = shapes["T"];
   }
   check_state_options(params);
-  p.slots = core::check_slots({params.read_slots, params.read_columns, params.write_slots,
-                               params.first_slot, p.initial.slots, p.initial.slots, "state"},
-                              p.sequences.rows, context);
+  core::check_slots(p.slots,
+                    {params.read_slots, params.read_columns, params.write_slots, params.first_slot,
+                     p.initial.slots, p.initial.slots, "state"},
+                    p.sequences.rows, context);
   const bool host = core::on_host(context);
   p.update_state = *params.update_state;
   if (params.states_out.present()) {
-    p.states_out =
-        check_pool("states_out", params.states_out,
-                   params.layout == StateLayout::kKV ? ">=B steps HV K V" : ">=B steps HV V K",
-                   params.layout, core::Inner::kContiguous, core::Access::kWrite, shapes, context);
+    check_pool(p.states_out, "states_out", params.states_out,
+               params.layout == StateLayout::kKV ? core::Pattern(">=B steps HV K V")
+                                                 : core::Pattern(">=B steps HV V K"),
+               params.layout, core::Inner::kContiguous, core::Access::kWrite, shapes, context);
     p.states_out_row_stride = params.states_out.strides[0];
     check_columns("states_out", p.states_out.slots, p, context);
   }
   if (params.step_slots.present()) {
-    p.step_slots =
-        core::check_indices("step_slots", params.step_slots, "B columns", shapes, context);
+    core::check_indices(p.step_slots, "step_slots", params.step_slots, "B columns", shapes,
+                        context);
     check_columns("step_slots", p.step_slots.columns, p, context);
     if (host) check_step_slots(p);
     // The last step slot already holds the final state.
     p.update_state = params.write_slots.present();
   }
   if (params.commit_lengths.present()) {
-    p.commit_lengths =
-        core::check_indices("commit_lengths", params.commit_lengths, "B", shapes, context);
+    core::check_indices(p.commit_lengths, "commit_lengths", params.commit_lengths, "B", shapes,
+                        context);
     if (host) check_commit_lengths(p);
   }
 

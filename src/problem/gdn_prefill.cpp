@@ -5,6 +5,7 @@
 #include "core/bounds.h"
 #include "core/on_host.h"
 #include "problem/checkpoints.h"
+#include "problem/gdn_checks.h"
 #include "problem/overlaps.h"
 
 namespace hyla::gdn {
@@ -31,8 +32,8 @@ std::int64_t check_heads(std::int64_t Hq, std::int64_t Hk, std::int64_t HV,
   return std::max(Hq, HV);
 }
 
-std::string_view pool_pattern(StateLayout layout) {
-  return layout == StateLayout::kKV ? "slots Hs K V" : "slots Hs V K";
+core::Pattern pool_pattern(StateLayout layout) {
+  return layout == StateLayout::kKV ? core::Pattern("slots Hs K V") : core::Pattern("slots Hs V K");
 }
 
 void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& shapes,
@@ -42,15 +43,15 @@ void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& 
   using core::kNoLimit;
   if (params.state.present()) {
     const Access access = params.state_out.present() ? Access::kRead : Access::kWrite;
-    p.initial = check_pool("state", params.state, pool_pattern(params.layout), params.layout,
-                           Inner::kContiguous, access, shapes, context);
+    check_pool(p.initial, "state", params.state, pool_pattern(params.layout), params.layout,
+               Inner::kContiguous, access, shapes, context);
   }
   p.final = p.initial;
   if (params.state_out.present()) {
-    p.final =
-        check_pool("state_out", params.state_out,
-                   params.layout == StateLayout::kKV ? "out_slots Hs K V" : "out_slots Hs V K",
-                   params.layout, Inner::kContiguous, Access::kWrite, shapes, context);
+    check_pool(p.final, "state_out", params.state_out,
+               params.layout == StateLayout::kKV ? core::Pattern("out_slots Hs K V")
+                                                 : core::Pattern("out_slots Hs V K"),
+               params.layout, Inner::kContiguous, Access::kWrite, shapes, context);
   }
   if (!p.final.present()) core::check_absent("write_slots", params.write_slots, "without a pool");
   if (!params.update_state) {
@@ -62,16 +63,17 @@ void check_states(PrefillProblem& p, const PrefillParams& params, core::Shapes& 
     fail("state_out", "at least " + text(rows) + " slots, one a row, without write_slots",
          text(p.final.slots));
   }
-  p.slots = core::check_slots({params.read_slots, params.read_columns, params.write_slots,
-                               params.first_slot, p.initial.present() ? p.initial.slots : kNoLimit,
-                               p.final.present() ? p.final.slots : kNoLimit, "state"},
-                              rows, context);
+  core::check_slots(p.slots,
+                    {params.read_slots, params.read_columns, params.write_slots, params.first_slot,
+                     p.initial.present() ? p.initial.slots : kNoLimit,
+                     p.final.present() ? p.final.slots : kNoLimit, "state"},
+                    rows, context);
   if (params.has_initial_state.present()) {
     if (!params.state.present())
       fail("state", "a pool, because has_initial_state is given", "none");
     shapes.bind("N", rows);
-    p.has_initial_state = core::check_indices("has_initial_state", params.has_initial_state, "N",
-                                              shapes, context, core::kMaskTypes);
+    core::check_indices(p.has_initial_state, "has_initial_state", params.has_initial_state, "N",
+                        shapes, context, core::kMaskTypes);
   }
 }
 
@@ -125,22 +127,22 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, core::Sha
   core::Shapes columns;
   columns.bind("N", p.sequences.rows);
   if (listed) {
-    p.checkpoint_offsets = core::check_indices("checkpoint_offsets", params.checkpoint_offsets,
-                                               "N C", columns, context);
+    core::check_indices(p.checkpoint_offsets, "checkpoint_offsets", params.checkpoint_offsets,
+                        "N C", columns, context);
   }
   if (params.checkpoint_slots.present()) {
     core::check_absent("checkpoints", params.checkpoints, "beside checkpoint_slots");
     core::check_absent("checkpoint_starts", params.checkpoint_starts, "beside checkpoint_slots");
     if (!p.final.present()) fail("state", "a pool for checkpoint_slots", "none");
-    p.checkpoint_slots =
-        core::check_indices("checkpoint_slots", params.checkpoint_slots, "N C", columns, context);
+    core::check_indices(p.checkpoint_slots, "checkpoint_slots", params.checkpoint_slots, "N C",
+                        columns, context);
   } else {
-    p.checkpoints =
-        check_pool("checkpoints", params.checkpoints,
-                   params.layout == StateLayout::kKV ? "checkpoints Hs K V" : "checkpoints Hs V K",
-                   params.layout, core::Inner::kContiguous, core::Access::kWrite, shapes, context);
-    p.checkpoint_starts =
-        core::check_indices("checkpoint_starts", params.checkpoint_starts, "N+1", columns, context);
+    check_pool(p.checkpoints, "checkpoints", params.checkpoints,
+               params.layout == StateLayout::kKV ? core::Pattern("checkpoints Hs K V")
+                                                 : core::Pattern("checkpoints Hs V K"),
+               params.layout, core::Inner::kContiguous, core::Access::kWrite, shapes, context);
+    core::check_indices(p.checkpoint_starts, "checkpoint_starts", params.checkpoint_starts, "N+1",
+                        columns, context);
   }
   if (core::on_host(context)) check_checkpoint_rows(p);
 }
@@ -200,10 +202,10 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
   core::check_tensor("out", params.out, {params.q.dtype}, context, Inner::kContiguous,
                      Access::kWrite);
   shapes.match("out", params.out, "total Hs V");
-  p.gate = check_gate(params.gate, "total Hs", shapes, true, context);
-  p.beta = check_beta(params.beta, "total Hs", shapes, true, context);
-  p.sequences = core::check_sequences({params.cu_seqlens, params.starts, params.lengths},
-                                      shapes["total"], context);
+  check_gate(p.gate, params.gate, "total Hs", shapes, true, context);
+  check_beta(p.beta, params.beta, "total Hs", shapes, true, context);
+  core::check_sequences(p.sequences, {params.cu_seqlens, params.starts, params.lengths},
+                        shapes["total"], context);
   if (params.max_length < 0) fail("max_length", "a number >= 0", text(params.max_length));
   p.max_length = params.max_length;
   check_states(p, params, shapes, context);
@@ -212,10 +214,10 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
 
   p.K = shapes["K"];
   p.V = shapes["V"];
-  p.q = token_view(params.q, true, true);
-  p.k = token_view(params.k, true, true);
-  p.v = token_view(params.v, true, true);
-  p.out = token_view(params.out, true, true);
+  set_tokens(p.q, params.q, true, true);
+  set_tokens(p.k, params.k, true, true);
+  set_tokens(p.v, params.v, true, true);
+  set_tokens(p.out, params.out, true, true);
   check_options(p, params.layout, params.scale, params.l2norm, params.l2norm_eps);
   if (params.decay_cutoff_log2.has_value()) {
     core::check_positive("decay_cutoff_log2", *params.decay_cutoff_log2);

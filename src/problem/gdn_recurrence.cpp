@@ -1,5 +1,6 @@
 #include "problem/gdn_recurrence.h"
 
+#include "problem/gdn_checks.h"
 #include "problem/overlaps.h"
 
 namespace hyla::gdn {
@@ -55,23 +56,25 @@ RecurrenceProblem validate(const RecurrenceParams& params, const Context& contex
   shapes.match("qkv", params.qkv, "total 2*H*K+HV*V");
   core::check_tensor("out", params.out, {params.qkv.dtype}, context, Inner::kAny, Access::kWrite);
   shapes.match("out", params.out, "total HV*V");
-  p.gate = check_gate(params.gate, "total HV", shapes, true, context);
-  p.beta = check_beta(params.beta, "total HV", shapes, true, context);
-  p.initial = check_pool("state", params.state,
-                         params.layout == StateLayout::kKV ? "slots HV K V" : "slots HV V K",
-                         params.layout, Inner::kAny, Access::kWrite, shapes, context);
-  p.final = p.initial;
-  p.sequences = core::check_sequences({params.cu_seqlens, params.starts, params.lengths},
-                                      shapes["total"], context);
-  p.slots = core::check_slots({params.read_slots, params.read_columns, params.write_slots,
-                               params.first_slot, p.initial.slots, p.initial.slots, "state"},
-                              p.sequences.rows, context);
+  check_gate(p.gate, params.gate, "total HV", shapes, true, context);
+  check_beta(p.beta, params.beta, "total HV", shapes, true, context);
+  check_pool(p.initial, "state", params.state,
+             params.layout == StateLayout::kKV ? core::Pattern("slots HV K V")
+                                               : core::Pattern("slots HV V K"),
+             params.layout, Inner::kAny, Access::kWrite, shapes, context);
+  core::check_sequences(p.sequences, {params.cu_seqlens, params.starts, params.lengths},
+                        shapes["total"], context);
+  core::check_slots(p.slots,
+                    {params.read_slots, params.read_columns, params.write_slots, params.first_slot,
+                     p.initial.slots, p.initial.slots, "state"},
+                    p.sequences.rows, context);
   p.q_heads = p.k_heads = H;
   p.heads = p.v_heads = HV;
   p.q = packed(params.qkv, 0, p.K);
   p.k = packed(params.qkv, H * p.K, p.K);
   p.v = packed(params.qkv, 2 * H * p.K, p.V);
   p.out = packed(params.out, 0, p.V);
+  p.final = p.initial;
   check_options(p, params.layout, params.scale, params.l2norm, params.l2norm_eps);
 
   core::Overlaps overlaps;

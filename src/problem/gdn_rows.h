@@ -2,20 +2,21 @@
 // one pool.
 #pragma once
 
-#include "problem/gdn.h"
+#include "problem/gdn_checks.h"
 #include "problem/overlaps.h"
 
 namespace hyla::gdn {
 
 struct RowPatterns {
-  std::string_view keys, values, gates;
+  core::Pattern keys, values, gates;
+  bool ragged;
 };
-inline constexpr RowPatterns kOneToken = {"B H K", "B HV V", "B HV"};
-inline constexpr RowPatterns kUniform = {"B T H K", "B T HV V", "B T HV"};
-inline constexpr RowPatterns kRagged = {"total H K", "total HV V", "total HV"};
+inline constexpr RowPatterns kOneToken = {"B H K", "B HV V", "B HV", false};
+inline constexpr RowPatterns kUniform = {"B T H K", "B T HV V", "B T HV", false};
+inline constexpr RowPatterns kRagged = {"total H K", "total HV V", "total HV", true};
 
-inline std::string_view pool_pattern(StateLayout layout) {
-  return layout == StateLayout::kKV ? "slots HV K V" : "slots HV V K";
+inline core::Pattern pool_pattern(StateLayout layout) {
+  return layout == StateLayout::kKV ? core::Pattern("slots HV K V") : core::Pattern("slots HV V K");
 }
 
 // Everything except slots and sequences, which need to know the rows first.
@@ -25,7 +26,7 @@ void check_rows(Problem& p, const Params& params, const RowPatterns& patterns, c
   using core::Access;
   using core::Inner;
   core::check_context(context);
-  const bool ragged = patterns.keys == kRagged.keys;
+  const bool ragged = patterns.ragged;
   core::check_tensor("q", params.q, core::kFloatTypes, context, Inner::kContiguous, Access::kRead);
   shapes.match("q", params.q, patterns.keys);
   core::check_tensor("k", params.k, {params.q.dtype}, context, Inner::kContiguous, Access::kRead);
@@ -38,20 +39,20 @@ void check_rows(Problem& p, const Params& params, const RowPatterns& patterns, c
   core::check_tensor("out", params.out, {params.q.dtype}, context, Inner::kContiguous,
                      Access::kWrite);
   shapes.match("out", params.out, patterns.values);
-  p.gate = check_gate(params.gate, patterns.gates, shapes, ragged, context);
-  p.beta = check_beta(params.beta, patterns.gates, shapes, ragged, context);
-  p.norm = check_norm(params.norm, patterns.values, shapes, ragged, context);
-  p.initial = check_pool("state", params.state, pool_pattern(params.layout), params.layout,
-                         Inner::kContiguous, Access::kWrite, shapes, context);
-  p.final = p.initial;
+  check_gate(p.gate, params.gate, patterns.gates, shapes, ragged, context);
+  check_beta(p.beta, params.beta, patterns.gates, shapes, ragged, context);
+  check_norm(p.norm, params.norm, patterns.values, shapes, ragged, context);
+  check_pool(p.initial, "state", params.state, pool_pattern(params.layout), params.layout,
+             Inner::kContiguous, Access::kWrite, shapes, context);
   p.q_heads = p.k_heads = shapes["H"];
   p.heads = p.v_heads = shapes["HV"];
   p.K = shapes["K"];
   p.V = shapes["V"];
-  p.q = token_view(params.q, ragged, true);
-  p.k = token_view(params.k, ragged, true);
-  p.v = token_view(params.v, ragged, true);
-  p.out = token_view(params.out, ragged, true);
+  set_tokens(p.q, params.q, ragged, true);
+  set_tokens(p.k, params.k, ragged, true);
+  set_tokens(p.v, params.v, ragged, true);
+  set_tokens(p.out, params.out, ragged, true);
+  p.final = p.initial;
   check_options(p, params.layout, params.scale, params.l2norm, params.l2norm_eps);
 }
 

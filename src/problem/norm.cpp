@@ -1,5 +1,7 @@
 #include "problem/norm.h"
 
+#include "core/check.h"
+#include "problem/norm_checks.h"
 #include "problem/tokens.h"
 
 namespace hyla::norm {
@@ -29,22 +31,24 @@ GatedRmsProblem validate(const GatedRmsParams& params, const Context& context) {
   using core::Inner;
   core::check_context(context);
   core::Shapes shapes;
-  const std::string_view pattern = params.x.rank == 2 ? "rows D" : "tokens heads D";
-  const auto check = [&](const char* argument, const TensorView& view, Access access) {
+  const bool flat = params.x.rank == 2;
+  const core::Pattern pattern = flat ? core::Pattern("rows D") : core::Pattern("tokens heads D");
+  const auto check = [&](core::TokenView& result, const char* argument, const TensorView& view,
+                         Access access) {
     core::check_tensor(argument, view, core::kFloatTypes, context, Inner::kContiguous, access);
     shapes.match(argument, view, pattern);
-    return core::token_view(view, true, true);
+    core::set_tokens(result, view, true, true);
   };
   GatedRmsProblem p;
-  p.x = check("x", params.x, Access::kRead);
-  p.gate.z = check("z", params.z, Access::kRead);
+  check(p.x, "x", params.x, Access::kRead);
+  check(p.gate.z, "z", params.z, Access::kRead);
   core::check_tensor("weight", params.weight, core::kFloatTypes, context, Inner::kAny,
                      Access::kRead);
   shapes.match("weight", params.weight, "D");
   p.gate.weight = {params.weight.data, params.weight.dtype, params.weight.strides[0]};
-  p.out = check("out", params.out, Access::kWrite);
-  p.tokens = params.x.rank == 2 ? 1 : shapes["tokens"];
-  p.heads = shapes[params.x.rank == 2 ? "rows" : "heads"];
+  check(p.out, "out", params.out, Access::kWrite);
+  p.tokens = flat ? 1 : shapes["tokens"];
+  p.heads = flat ? shapes["rows"] : shapes["heads"];
   p.D = shapes["D"];
   core::check_positive("eps", params.eps);
   p.gate.eps = params.eps;

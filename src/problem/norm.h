@@ -2,7 +2,6 @@
 
 #include <hyla/norm.h>
 
-#include "core/check.h"
 #include "core/views.h"
 
 namespace hyla::norm {
@@ -22,8 +21,6 @@ struct GatedRmsProblem {
   core::TokenView x, out;
   GateView gate;
 };
-
-void check_activation(std::string_view argument, Activation gate);
 
 GatedRmsProblem validate(const GatedRmsParams& params, const Context& context);
 

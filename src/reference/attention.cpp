@@ -5,6 +5,7 @@
 #include <hyla/attention_sparse_reference.h>
 #include <hyla/kv_operands.h>
 
+#include "core/check.h"
 #include "reference/scalar.h"
 
 namespace hyla {

@@ -204,8 +204,10 @@ struct SlotCase {
   std::int64_t first = 0, read_limit = 10, write_limit = 10;
 
   Slots check(std::int64_t rows, const Context& context = {}) const {
-    return check_slots({read, columns, write, first, read_limit, write_limit, "state"}, rows,
-                       context);
+    Slots slots;
+    check_slots(slots, {read, columns, write, first, read_limit, write_limit, "state"}, rows,
+                context);
+    return slots;
   }
   std::string refusal(std::int64_t rows) const {
     return ::refusal([&] { check(rows); });
@@ -308,7 +310,9 @@ TEST(CheckSlots, DeviceMemoryIsNotRead) {
   c.write = away({4});
   EXPECT_TRUE(c.check(4, context).read.present());
   const TensorView offsets = away({5}), none;
-  EXPECT_EQ(check_sequences({offsets, none, none}, 100, context).rows, 4);
+  Sequences sequences;
+  check_sequences(sequences, {offsets, none, none}, 100, context);
+  EXPECT_EQ(sequences.rows, 4);
 }
 
 // Sequences
@@ -323,7 +327,8 @@ struct SequenceCase {
     };
     const TensorView c = view(cu), s = view(starts), l = view(lengths);
     return ::refusal([&] {
-      const Sequences sequences = check_sequences({c, s, l}, total, {});
+      Sequences sequences;
+      check_sequences(sequences, {c, s, l}, total, {});
       EXPECT_EQ(sequences.rows, rows_of({c, s, l}));
       for (std::int64_t row = 0; row < sequences.rows; ++row) {
         EXPECT_GE(sequences.begin(row), 0);

@@ -196,18 +196,20 @@ TEST(Overlap, WhatMayBeShared) {
   reads.reads("b", x);
   EXPECT_NO_THROW(reads.check());
   Overlaps empty;
-  empty.writes("a", x.slice(0, 2, 0));
+  const TensorView none = x.slice(0, 2, 0), absent;
+  empty.writes("a", none);
   empty.writes("b", x);
-  empty.writes("c", TensorView());
+  empty.writes("c", absent);
   EXPECT_NO_THROW(empty.check());
 }
 
 TEST(Overlap, NamesBoth) {
   const TensorView x(reinterpret_cast<float*>(memory), {4, 4});
   Overlaps overlaps;
-  overlaps.reads("q", x.slice(0, 0, 1));
-  overlaps.reads("k", x.slice(0, 1, 1));
-  overlaps.writes("out", x.slice(0, 1, 2));
+  const TensorView q = x.slice(0, 0, 1), k = x.slice(0, 1, 1), out = x.slice(0, 1, 2);
+  overlaps.reads("q", q);
+  overlaps.reads("k", k);
+  overlaps.writes("out", out);
   try {
     overlaps.check();
     FAIL();
