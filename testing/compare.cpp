@@ -114,15 +114,22 @@ Judge::Judge(const Call& call, Exact exact)
     run_naive(exact_, {true, DType::kFloat32});
   }
   run_naive(naive_, {false, operands_});
+  if (operands_ != DType::kFloat32 && std::holds_alternative<gdn::PrefillParams>(call.params)) {
+    chunked_ = widened(call);
+    run_naive(*chunked_, {false, operands_, true});
+  }
 }
 
 Comparison Judge::compare(const Call& result) const {
   Comparison worst;
   const std::vector<NamedTensor> got = tensors(result), exact = tensors(exact_),
-                                 naive = tensors(naive_);
+                                 naive = tensors(naive_),
+                                 chunked =
+                                     chunked_ ? tensors(*chunked_) : std::vector<NamedTensor>();
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (got[i].access != Access::kWrite) continue;
-    const Comparison one = compare_tensor(got[i], exact[i], naive[i]);
+    const Comparison one =
+        compare_tensor(got[i], exact[i], naive[i], chunked_ ? &chunked[i] : nullptr);
     if (!one.ok && worst.ok) {
       worst = one;
     } else if (one.ok == worst.ok && (worst.tensor.empty() || one.ratio() > worst.ratio())) {
@@ -140,7 +147,7 @@ Comparison Judge::compare(const Call& result) const {
 }
 
 Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exact,
-                                 const NamedTensor& naive) const {
+                                 const NamedTensor& naive, const NamedTensor* chunked) const {
   Comparison result;
   result.tensor = got.name;
   const std::int64_t length = vector_length(got.view);
@@ -154,16 +161,28 @@ Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exac
 
   // Largest naive error of each vector. One that the naive algorithm misses by more than kHopeless
   // of its size says nothing of the others: it is judged by its own error alone.
-  std::vector<double> naive_error(scale.size(), 0.0);
-  for (std::size_t i = 0; i < e.size(); ++i) {
-    const double error = std::fabs(n[i] - e[i]);
-    double& worst = naive_error[vector_of(i)];
-    if (std::isfinite(error)) worst = std::max(worst, error);
-  }
+  const auto errors = [&](const std::vector<double>& other) {
+    std::vector<double> largest_errors(scale.size(), 0.0);
+    for (std::size_t i = 0; i < e.size(); ++i) {
+      const double error = std::fabs(other[i] - e[i]);
+      double& worst = largest_errors[vector_of(i)];
+      if (std::isfinite(error)) worst = std::max(worst, error);
+    }
+    return largest_errors;
+  };
+  const std::vector<double> naive_error = errors(n);
   double eps = std::max(kFloorRoundoffs * roundoff(DType::kFloat32), roundoff(operands_));
   const auto hopeless = [&](std::size_t v) { return naive_error[v] > kHopeless * scale[v]; };
   for (std::size_t v = 0; v < scale.size(); ++v) {
     if (naive_error[v] > 0 && !hopeless(v)) eps = std::max(eps, naive_error[v] / scale[v]);
+  }
+  double relative = kFactor * eps;
+  if (chunked != nullptr) {
+    const std::vector<double> chunked_error = errors(values(chunked->view));
+    for (std::size_t v = 0; v < scale.size(); ++v) {
+      if (chunked_error[v] > kHopeless * scale[v] || chunked_error[v] == 0) continue;
+      relative = std::max(relative, kChunkedFactor * chunked_error[v] / scale[v]);
+    }
   }
 
   const auto wrong = [&](std::size_t i, const std::string& what) {
@@ -185,7 +204,8 @@ Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exac
       return;
     }
     const std::size_t v = vector_of(i);
-    const double slack = kFactor * std::max(eps * scale[v], hopeless(v) ? naive_error[v] : 0.0);
+    const double slack =
+        std::max(relative * scale[v], hopeless(v) ? kFactor * naive_error[v] : 0.0);
     const double limit = std::fabs(e[i]) + slack;
     if (std::isinf(g[i]) || std::isinf(e[i])) {
       const bool overflows = limit + half_ulp(got.view.dtype, limit) > largest(got.view.dtype) &&

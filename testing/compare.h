@@ -7,9 +7,13 @@
 // differs from N; it is wrong where it is much farther from E than N is:
 //
 //     eps   = max over vectors of |N - E|_max / |E|_max    (a tensor's last dimension is a vector)
-//     bound = kFactor * max(eps, floor) * |E of its vector|_max
+//     bound = max(kFactor * max(eps, floor), kChunkedFactor * eps of chunks) * |E of its vector|_max
 //             + half an ulp of the element in its storage dtype
 //             + half an ulp of float32, for E's own rounding
+//
+// Prefill in chunks rounds other operands than N, which goes token by token: the inverse of a chunk
+// and what it is multiplied by. So N in chunks counts there too, with a smaller factor, as it is
+// what implementations do up to the order of their sums.
 //
 // The relative error is taken per vector, so that a large head cannot hide a wrong small one; a
 // log-sum-exp counts as 1 at least. A vector that N itself misses has a bound of its own. NaN
@@ -17,13 +21,14 @@
 // to the bit, and so must every input, guard zone and stride gap.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "testing/call.h"
 
 namespace hyla::testing {
 
-inline constexpr double kFactor = 4.0;
+inline constexpr double kFactor = 4.0, kChunkedFactor = 2.0;
 // The floor, because small tensors can be lucky and have almost no naive error: so many roundoffs
 // of float32, and one of the operands' dtype where that is coarser.
 inline constexpr double kFloorRoundoffs = 16.0;
@@ -58,9 +63,10 @@ class Judge {
 
  private:
   Comparison compare_tensor(const NamedTensor& got, const NamedTensor& exact,
-                            const NamedTensor& naive) const;
+                            const NamedTensor& naive, const NamedTensor* chunked) const;
 
   Call before_, exact_, naive_;
+  std::optional<Call> chunked_;
   DType operands_;
 };
 

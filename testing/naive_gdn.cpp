@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -63,7 +64,10 @@ TensorView matrix(const Form& f, const TensorView& pool, int64_t slot, int64_t h
 template <class Real>
 class Walker {
  public:
-  Walker(const Form& form, DType operands) : f_(form), operands_(operands) {}
+  Walker(const Form& form, const NaiveOptions& options)
+      : f_(form),
+        operands_(options.float64 ? DType::kFloat32 : options.operands),
+        chunked_(options.chunked) {}
 
   void run() {
     for (int64_t row = 0; row < f_.rows; ++row) {
@@ -96,6 +100,8 @@ class Walker {
         f_.scale.has_value() ? *f_.scale : 1.0 / std::sqrt(static_cast<double>(K)));
     const bool fresh = !f_.initial.present() || (f_.has_initial_state.present() &&
                                                  integer(f_.has_initial_state, {row}) == 0);
+    const std::vector<Matrices> chunks =
+        chunked_ ? matrices(q, k, alpha, beta) : std::vector<Matrices>();
     for (int64_t j = 0; j < V; ++j) {
       Vector s(K, Real(0));
       if (!fresh) {
@@ -105,7 +111,22 @@ class Walker {
         }
       }
       keep(row, head, j, 0, length, s);
-      for (int64_t t = 0; t < length; ++t) {
+      for (std::size_t c = 0; c < chunks.size(); ++c) {
+        const std::size_t first = c * kChunk, tokens = chunks[c].decay.size();
+        Vector values;
+        for (std::size_t i = 0; i < tokens; ++i) {
+          const TensorView line = token(f_, f_.v, row, static_cast<int64_t>(first + i));
+          values.push_back(static_cast<Real>(number(line, {group(f_.v), j})));
+        }
+        walk_chunk(
+            chunks[c], &q[first], &k[first], values, s,
+            [&](std::size_t i, Real o) { out[first + i][static_cast<std::size_t>(j)] = scale * o; },
+            [&](std::size_t count, auto&& state) {
+              const auto all = static_cast<int64_t>(first + count);
+              if (!f_.targets(row, all, length).empty()) keep(row, head, j, all, length, state());
+            });
+      }
+      for (int64_t t = 0; t < length && !chunked_; ++t) {
         const auto n = static_cast<std::size_t>(t);
         const auto value = static_cast<Real>(number(token(f_, f_.v, row, t), {group(f_.v), j}));
         out[n][static_cast<std::size_t>(j)] = scale * step(s, q[n], k[n], value, alpha[n], beta[n]);
@@ -129,6 +150,72 @@ class Walker {
       result += q[i] * operand(s[i]);
     }
     return result;
+  }
+
+  // Of 64 tokens of a head, factors[i][n]: what is left of token n's share behind token i.
+  struct Matrices {
+    std::vector<Vector> factors, inverse, scores;  // inverse: (1 + L)^-1 beta, rounded as scores
+    Vector decay;                                  // what is left of the state
+  };
+
+  std::vector<Matrices> matrices(const std::vector<Vector>& q, const std::vector<Vector>& k,
+                                 const Vector& alpha, const Vector& beta) const {
+    std::vector<Matrices> result;
+    for (std::size_t first = 0; first < q.size(); first += kChunk) {
+      const std::size_t tokens = std::min(kChunk, q.size() - first);
+      const std::vector<Vector> zeros(tokens, Vector(tokens, Real(0)));
+      Matrices m{zeros, zeros, zeros, Vector(tokens)};
+      for (std::size_t i = 0; i < tokens; ++i) {
+        m.decay[i] = (i == 0 ? Real(1) : m.decay[i - 1]) * alpha[first + i];
+        m.inverse[i][i] = beta[first + i];
+        for (std::size_t n = 0; n <= i; ++n) {
+          m.factors[i][n] = n == i ? Real(1) : m.factors[i - 1][n] * alpha[first + i];
+          m.scores[i][n] = operand(m.factors[i][n] * dot(q[first + i], k[first + n]));
+        }
+        for (std::size_t n = 0; n < i; ++n) {
+          const Real l = beta[first + i] * m.factors[i][n] * dot(k[first + i], k[first + n]);
+          for (std::size_t x = 0; x <= n; ++x) m.inverse[i][x] -= l * m.inverse[n][x];
+        }
+      }
+      for (Vector& line : m.inverse) {
+        for (Real& value : line) value = operand(value);
+      }
+      result.push_back(std::move(m));
+    }
+    return result;
+  }
+
+  // The plain chunked algorithm for one value row: give(token, output), keep(count, state of it).
+  template <class Give, class Keep>
+  void walk_chunk(const Matrices& m, const Vector* q, const Vector* k, const Vector& values,
+                  Vector& s, Give give, Keep keep_state) const {
+    const std::size_t tokens = values.size();
+    Vector rounded_s, w, u(tokens, Real(0));
+    for (const Real x : s) rounded_s.push_back(operand(x));
+    for (std::size_t i = 0; i < tokens; ++i) {
+      w.push_back(operand(values[i] - m.decay[i] * dot(k[i], rounded_s)));
+      for (std::size_t n = 0; n <= i; ++n) u[i] += m.inverse[i][n] * w[n];
+      Real o = m.decay[i] * dot(q[i], rounded_s);
+      for (std::size_t n = 0; n <= i; ++n) o += m.scores[i][n] * operand(u[n]);
+      give(i, o);
+    }
+    const auto state = [&](std::size_t last) {
+      Vector next;
+      for (const Real x : s) next.push_back(m.decay[last] * x);
+      for (std::size_t n = 0; n <= last; ++n) {
+        const Real share = operand(m.factors[last][n] * u[n]);
+        for (std::size_t i = 0; i < next.size(); ++i) next[i] += k[n][i] * share;
+      }
+      return next;
+    };
+    for (std::size_t i = 0; i < tokens; ++i) keep_state(i + 1, [&] { return state(i); });
+    s = state(tokens - 1);
+  }
+
+  static Real dot(const Vector& a, const Vector& b) {
+    Real sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
   }
 
   Real operand(Real value) const {
@@ -198,15 +285,18 @@ class Walker {
     }
   }
 
+  static constexpr std::size_t kChunk = 64;
+
   const Form& f_;
   DType operands_;
+  bool chunked_;
 };
 
 void walk(const Form& form, const NaiveOptions& options) {
   if (options.float64) {
-    Walker<double>(form, DType::kFloat32).run();
+    Walker<double>(form, options).run();
   } else {
-    Walker<float>(form, options.operands).run();
+    Walker<float>(form, options).run();
   }
 }
 
