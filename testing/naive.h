@@ -12,7 +12,7 @@ struct NaiveOptions {
   bool float64 = false;  // float32 otherwise
   // Operands of matrix products are rounded to this dtype first, as tensor cores take them.
   DType operands = DType::kFloat32;
-  // gdn.prefill only: 64 tokens at a time, with one inverse, instead of token by token.
+  // Gated delta rule: 64 tokens at a time, with one inverse, instead of token by token.
   bool chunked = false;
 };
 
