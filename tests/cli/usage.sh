@@ -46,7 +46,7 @@ expect 1 'did not end within 0.001 s: gdn_prefill:b=4' check gdn_prefill:b=4,t=5
 
 refuse 'subcommand'
 refuse 'frobnicate' frobnicate
-refuse -- '--frob' check --frob
+refuse '--frob' check --frob
 refuse 'operation: .*gdn_decoder' check gdn_decoder
 refuse 'gdn_decode, gdn_mtp' explain nothing:b=1
 refuse 'batch: .*a key of gdn_decode' bench gdn_decode:batch=3
@@ -58,19 +58,20 @@ refuse 'impl: .*reference' check gdn_decode:impl=nobody
 refuse 'impl: .*reference' bench gdn_decode:b=1,hq=1,hv=1,k=8,v=8,impl=nobody
 refuse 'problem: .*GiB' check gdn_decode:b=1048576,hv=1024
 refuse 'problem: .*GiB' bench attention_decode:b=16,kvlen=67108864
-refuse -- '--suite: .*quick.*nosuch' check --suite nosuch
-refuse -- '--suite: .*quick.*nosuch' bench --suite nosuch
+refuse '--suite: .*quick.*nosuch' check --suite nosuch
+refuse '--suite: .*quick.*nosuch' bench --suite nosuch
 refuse 'min-time' bench --min-time soon
 refuse 'random' check --random soon
 refuse 'operation: .*gdn_decoder' check --random 1 gdn_decoder
 for share in '' 1 1/ /4 4/4 -1/4 0/0 1/2/3 0/99999999; do
-  refuse -- '--share: .*I/N' check --share="$share"
+  refuse '--share: .*I/N' check --share="$share"
 done
 if ! nvidia-smi -L >/dev/null 2>&1; then
   refuse 'device: .*CUDA device for gdn_prefill' check --suite gpu
 fi
-for range in '' 5 5: :5 0:0 -1:5 1:2:3 a:b 0:9999999999999999999; do
-  refuse -- '--shapes: .*FIRST:COUNT' bench --plans --shapes="$range"
+refuse '--shapes: .*missing' bench --plans --shapes=
+for range in 5 5: :5 0:0 -1:5 1:2:3 a:b 0:9999999999999999999; do
+  refuse '--shapes: .*FIRST:COUNT' bench --plans --shapes="$range"
 done
 refuse '--lengths: .*known' bench --plans --lengths=maybe
 refuse 'operation: .*gdn_prefill' bench --plans gdn_decode:b=1
@@ -79,7 +80,7 @@ refuse 'PROBLEM' explain
 refuse 'FILE' replay
 refuse 'file: .*nosuch.hyla' replay "$work/nosuch.hyla"
 refuse 'file: ' replay "$work"
-refuse -- '-o FILE' replay --record gdn_decode
+refuse '-o FILE' replay --record gdn_decode
 refuse 'operation' replay --record gdn_dec -o "$work/x.hyla"
 printf 'not a recording' >"$work/text"
 refuse 'recorded call' replay "$work/text"
@@ -87,8 +88,8 @@ refuse 'recorded call' replay "$work/text"
 # Nothing is written by a refused command.
 refuse 'operation' check nothing --json "$work/no.json"
 refuse 'operation' bench nothing --json "$work/no.json" --plot "$work/no.svg"
-refuse -- '--json: .*folder that exists' check gdn_decode:b=1 --json "$work/no/such/folder.json"
-refuse -- '--plot: .*folder that exists' bench gdn_decode:b=1 --plot "$work/no/such/folder.svg"
+refuse '--json: .*folder that exists' check gdn_decode:b=1 --json "$work/no/such/folder.json"
+refuse '--plot: .*folder that exists' bench gdn_decode:b=1 --plot "$work/no/such/folder.svg"
 [ "$(ls "$work")" = "$(printf 'err\nout\ntext')" ] || fail "files left: $(ls "$work" | tr '\n' ' ')"
 
 if ! "$tool" info | grep -q '^  cuda'; then
