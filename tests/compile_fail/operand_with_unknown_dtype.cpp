@@ -1,25 +1,8 @@
 // expect: KV operand: .*using dtype
 // lines: 1
-#include <hyla/attention_reference.h>
+#include "complete.h"
 
-#include <cstdint>
-#include <string>
-
-struct Operand {
-  using device_type = Operand;
-  using dtype = double;
-  static constexpr int page_size = 0;
-  const double* data = nullptr;
-  template <int tile_size>
-  const double* block_paged_ptr(std::uint32_t, std::uint32_t token, std::uint32_t,
-                                std::uint32_t head_dim = 0) const {
-    return data + token * 16 + head_dim;
-  }
-  std::int64_t cache_length(std::int64_t) const { return 4; }
-  std::uint32_t max_context_length() const { return 4; }
-  std::uint32_t row_idx(std::uint32_t, std::uint32_t token) const { return token; }
-  static std::string get_type_name() { return "Operand"; }
-};
+struct Operand : CompleteOf<double> {};
 
 void call(const hyla::attention::RunParams& params, const Operand& k, const Operand& v) {
   hyla::attention::reference::run(params, k, v, 1);
