@@ -159,8 +159,8 @@ Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exac
   }
   const auto vector_of = [&](std::size_t i) { return i / static_cast<std::size_t>(length); };
 
-  // Largest naive error of each vector. One that the naive algorithm misses by more than kHopeless
-  // of its size says nothing of the others: it is judged by its own error alone.
+  // Largest error of each vector. One that the naive algorithm misses by more than kHopeless of its
+  // size says nothing of the others: it is judged by its own error alone.
   const auto errors = [&](const std::vector<double>& other) {
     std::vector<double> largest_errors(scale.size(), 0.0);
     for (std::size_t i = 0; i < e.size(); ++i) {
@@ -170,19 +170,22 @@ Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exac
     }
     return largest_errors;
   };
-  const std::vector<double> naive_error = errors(n);
-  double eps = std::max(kFloorRoundoffs * roundoff(DType::kFloat32), roundoff(operands_));
-  const auto hopeless = [&](std::size_t v) { return naive_error[v] > kHopeless * scale[v]; };
-  for (std::size_t v = 0; v < scale.size(); ++v) {
-    if (naive_error[v] > 0 && !hopeless(v)) eps = std::max(eps, naive_error[v] / scale[v]);
-  }
-  double relative = kFactor * eps;
-  if (chunked != nullptr) {
-    const std::vector<double> chunked_error = errors(values(chunked->view));
+  const auto hopeless = [&](const std::vector<double>& error, std::size_t v) {
+    return error[v] > kHopeless * scale[v];
+  };
+  const auto largest_relative = [&](const std::vector<double>& error) {
+    double worst = 0;
     for (std::size_t v = 0; v < scale.size(); ++v) {
-      if (chunked_error[v] > kHopeless * scale[v] || chunked_error[v] == 0) continue;
-      relative = std::max(relative, kChunkedFactor * chunked_error[v] / scale[v]);
+      if (error[v] > 0 && !hopeless(error, v)) worst = std::max(worst, error[v] / scale[v]);
     }
+    return worst;
+  };
+  const std::vector<double> naive_error = errors(n);
+  const double floor = std::max(kFloorRoundoffs * roundoff(DType::kFloat32), roundoff(operands_));
+  double relative = kFactor * std::max(floor, largest_relative(naive_error));
+  if (chunked != nullptr) {
+    const double in_chunks = largest_relative(errors(values(chunked->view)));
+    relative = std::max(relative, kChunkedFactor * in_chunks);
   }
 
   const auto wrong = [&](std::size_t i, const std::string& what) {
@@ -205,7 +208,7 @@ Comparison Judge::compare_tensor(const NamedTensor& got, const NamedTensor& exac
     }
     const std::size_t v = vector_of(i);
     const double slack =
-        std::max(relative * scale[v], hopeless(v) ? kFactor * naive_error[v] : 0.0);
+        std::max(relative * scale[v], hopeless(naive_error, v) ? kFactor * naive_error[v] : 0.0);
     const double limit = std::fabs(e[i]) + slack;
     if (std::isinf(g[i]) || std::isinf(e[i])) {
       const bool overflows = limit + half_ulp(got.view.dtype, limit) > largest(got.view.dtype) &&

@@ -111,25 +111,25 @@ class Walker {
         }
       }
       keep(row, head, j, 0, length, s);
+      Vector values;
+      for (int64_t t = 0; t < length; ++t) {
+        values.push_back(static_cast<Real>(number(token(f_, f_.v, row, t), {group(f_.v), j})));
+      }
       for (std::size_t c = 0; c < chunks.size(); ++c) {
-        const std::size_t first = c * kChunk, tokens = chunks[c].decay.size();
-        Vector values;
-        for (std::size_t i = 0; i < tokens; ++i) {
-          const TensorView line = token(f_, f_.v, row, static_cast<int64_t>(first + i));
-          values.push_back(static_cast<Real>(number(line, {group(f_.v), j})));
-        }
+        const std::size_t first = c * kChunk;
         walk_chunk(
-            chunks[c], &q[first], &k[first], values, s,
+            chunks[c], &q[first], &k[first], &values[first], s,
             [&](std::size_t i, Real o) { out[first + i][static_cast<std::size_t>(j)] = scale * o; },
             [&](std::size_t count, auto&& state) {
               const auto all = static_cast<int64_t>(first + count);
               if (!f_.targets(row, all, length).empty()) keep(row, head, j, all, length, state());
             });
       }
-      for (int64_t t = 0; t < length && !chunked_; ++t) {
+      if (chunked_) continue;
+      for (int64_t t = 0; t < length; ++t) {
         const auto n = static_cast<std::size_t>(t);
-        const auto value = static_cast<Real>(number(token(f_, f_.v, row, t), {group(f_.v), j}));
-        out[n][static_cast<std::size_t>(j)] = scale * step(s, q[n], k[n], value, alpha[n], beta[n]);
+        out[n][static_cast<std::size_t>(j)] =
+            scale * step(s, q[n], k[n], values[n], alpha[n], beta[n]);
         keep(row, head, j, t + 1, length, s);
       }
     }
@@ -187,9 +187,9 @@ class Walker {
 
   // The plain chunked algorithm for one value row: give(token, output), keep(count, state of it).
   template <class Give, class Keep>
-  void walk_chunk(const Matrices& m, const Vector* q, const Vector* k, const Vector& values,
+  void walk_chunk(const Matrices& m, const Vector* q, const Vector* k, const Real* values,
                   Vector& s, Give give, Keep keep_state) const {
-    const std::size_t tokens = values.size();
+    const std::size_t tokens = m.decay.size();
     Vector rounded_s, w, u(tokens, Real(0));
     for (const Real x : s) rounded_s.push_back(operand(x));
     for (std::size_t i = 0; i < tokens; ++i) {
