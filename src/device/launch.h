@@ -9,6 +9,8 @@
 
 #include <string>
 
+#include "device/shared_memory.h"
+
 namespace hyla::device {
 
 // The error is cleared.
@@ -53,13 +55,11 @@ inline void launch(const void* kernel, const LaunchShape& shape, void** argument
                    const Context& context) {
   constexpr unsigned kUsualSharedBytes = 48 << 10;  // a kernel gets them without asking
   const DeviceGuard guard(context);
-  if (shape.shared_bytes > kUsualSharedBytes) {
-    if (cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shape.shared_bytes));
-        e != cudaSuccess) {
-      fail("kernel launch", e);
-    }
-  }
+  const bool asks = shape.shared_bytes > kUsualSharedBytes;
+  SharedMemoryLeave& leave = shared_memory_leave();
+  cudaError_t e = cudaSuccess;
+  if (asks) e = leave.ask(kernel, context.device.index, shape.shared_bytes);
+  if (e != cudaSuccess) fail("kernel launch", e);
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
@@ -78,9 +78,13 @@ inline void launch(const void* kernel, const LaunchShape& shape, void** argument
     attribute.val.clusterDim.x = shape.cluster;
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   }
-  if (cudaError_t e = cudaLaunchKernelExC(&config, kernel, arguments); e != cudaSuccess) {
-    fail("kernel launch", e);
+  e = cudaLaunchKernelExC(&config, kernel, arguments);
+  if (asks && e == cudaErrorInvalidValue &&
+      leave.ask_again(kernel, context.device.index, shape.shared_bytes) == cudaSuccess) {
+    cudaGetLastError();
+    e = cudaLaunchKernelExC(&config, kernel, arguments);
   }
+  if (e != cudaSuccess) fail("kernel launch", e);
 }
 
 template <class Arguments>
