@@ -159,10 +159,10 @@ Repeat::Repeat(const Call& call, std::string impl) : call_(call), impl_(std::mov
   const std::size_t bytes = workspace_bytes(call.params, call.context);
   if (bytes == 0) return;
   constexpr std::size_t kAlignment = 256;
-  memory_.resize(bytes + kAlignment);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+  memory_ = std::make_shared<std::vector<std::byte>>(bytes + kAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_->data());
   const std::size_t skip = (kAlignment - address % kAlignment) % kAlignment;
-  workspace_ = {memory_.data() + skip, bytes, call.context.device};
+  workspace_ = {memory_->data() + skip, bytes, call.context.device};
 }
 
 void run(const Call& call, const std::string& impl) { Repeat(call, impl)(); }

@@ -3,6 +3,7 @@
 
 #include <hyla/backend.h>
 
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -46,7 +47,8 @@ std::size_t workspace_bytes(const Params& params, const Context& context);
 void run(const Params& params, const Workspace& workspace, const Context& context,
          const std::string& impl);
 
-// Runs one call again and again, with nothing but the call itself in each.
+// Runs one call again and again, with nothing but the call itself in each. Copies share their
+// workspace.
 class Repeat {
  public:
   Repeat(const Call& call, std::string impl);
@@ -55,7 +57,7 @@ class Repeat {
  private:
   const Call& call_;
   std::string impl_;
-  std::vector<std::byte> memory_;
+  std::shared_ptr<std::vector<std::byte>> memory_;
   Workspace workspace_;
 };
 

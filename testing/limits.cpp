@@ -1,18 +1,14 @@
 #include "testing/limits.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "cpu/gemm_rate.h"
 #include "cpu/parallel.h"
-#include "testing/median.h"
 
 namespace hyla::testing {
 namespace {
@@ -36,7 +32,7 @@ HYLA_BEST_VECTORS std::uint32_t total(const std::uint32_t* data, std::size_t cou
 }
 
 constexpr int kLanes = 128;  // independent chains: enough to hide the latency of any FMA unit
-constexpr int kRounds = 20000;
+constexpr int kRounds = 20000, kProducts = 200;
 
 HYLA_BEST_VECTORS void multiply_add(float* data, int rounds) {
   float x[kLanes];
@@ -56,106 +52,79 @@ Context on(int threads) {
 constexpr double kSmallBytes = 256 << 10;  // below this a second thread costs more than it brings
 constexpr double kLargestBytes = 1 << 30;  // larger buffers stream at the same rate
 
+int threads_for(double bytes, int threads) {
+  return bytes < kSmallBytes ? 1 : cpu::thread_count(on(threads));
+}
+
+// Runs body(member) on so many threads.
+template <class Body>
+std::function<void()> on_threads(int count, Body body) {
+  return [context = on(count), count, body] { cpu::parallel_for(context, count, body); };
+}
+
 }  // namespace
 
-Timing time_runs(const std::function<void()>& body, double seconds) {
-  using Clock = std::chrono::steady_clock;
-  constexpr int kLeast = 3, kMost = 10000;
-  body();
-  std::vector<double> times;
-  const auto begin = Clock::now();
-  while (static_cast<int>(times.size()) < kMost) {
-    const auto before = Clock::now();
-    body();
-    const auto after = Clock::now();
-    times.push_back(std::chrono::duration<double, std::micro>(after - before).count());
-    const double spent = std::chrono::duration<double>(after - begin).count();
-    if (spent >= seconds && static_cast<int>(times.size()) >= kLeast) break;
-  }
-  return {median(times), *std::min_element(times.begin(), times.end()),
-          static_cast<int>(times.size())};
-}
-
-double streaming_us(double bytes, int threads, double seconds) {
+Limit streaming(double bytes, int threads) {
   const double moved = std::min(bytes, kLargestBytes);
-  const Context context = on(threads);
-  const int count = moved < kSmallBytes ? 1 : cpu::thread_count(context);
-  const std::size_t floats = std::max<std::size_t>(static_cast<std::size_t>(moved / 8), 1);
-  const auto data = std::make_unique<float[]>(floats);
-  const std::size_t share =
-      (floats + static_cast<std::size_t>(count) - 1) / static_cast<std::size_t>(count);
-  const auto update_part = [&](int member) {
-    const std::size_t begin = std::min(floats, share * static_cast<std::size_t>(member));
-    update(data.get() + begin, std::min(share, floats - begin));
+  const int count = threads_for(moved, threads);
+  const auto floats = std::max<std::int64_t>(static_cast<std::int64_t>(moved / 8), 1);
+  const auto data = std::make_shared<std::vector<float>>(static_cast<std::size_t>(floats));
+  const auto update_part = [=](int member) {
+    const auto range = cpu::part_of(floats, count, member);
+    update(data->data() + range.begin, static_cast<std::size_t>(range.end - range.begin));
   };
-  const auto run = [&] { cpu::parallel_for(context, count, update_part); };
-  return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
+  return {on_threads(count, update_part), bytes > 0 ? bytes / moved : 1};
 }
 
-double copying_us(double bytes, int threads, double seconds) {
+Limit copying(double bytes, int threads) {
   const double moved = std::min(bytes, kLargestBytes);
-  const Context context = on(threads);
-  const int count = moved < kSmallBytes ? 1 : cpu::thread_count(context);
-  const std::size_t size = std::max<std::size_t>(static_cast<std::size_t>(moved / 2), 1);
-  const std::vector<std::byte> from(size, std::byte{1});
-  std::vector<std::byte> to(size);
-  const auto copy_part = [&](int member) {
-    const auto range = cpu::part_of(static_cast<std::int64_t>(size), count, member);
-    std::memcpy(to.data() + range.begin, from.data() + range.begin,
+  const int count = threads_for(moved, threads);
+  const auto size = std::max<std::int64_t>(static_cast<std::int64_t>(moved / 2), 1);
+  using Bytes = std::vector<std::byte>;
+  const auto from = std::make_shared<Bytes>(static_cast<std::size_t>(size), std::byte{1});
+  const auto to = std::make_shared<Bytes>(static_cast<std::size_t>(size));
+  const auto copy_part = [=](int member) {
+    const auto range = cpu::part_of(size, count, member);
+    std::memcpy(to->data() + range.begin, from->data() + range.begin,
                 static_cast<std::size_t>(range.end - range.begin));
   };
-  const auto run = [&] { cpu::parallel_for(context, count, copy_part); };
-  return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
+  return {on_threads(count, copy_part), bytes > 0 ? bytes / moved : 1};
 }
 
-double reading_us(double bytes, int threads, double seconds) {
+Limit reading(double bytes, int threads) {
   const double moved = std::min(bytes, kLargestBytes);
-  const Context context = on(threads);
-  const int count = moved < kSmallBytes ? 1 : cpu::thread_count(context);
-  const std::size_t words = std::max<std::size_t>(static_cast<std::size_t>(moved / 4), 1);
-  const std::vector<std::uint32_t> data(words, 1u);
-  std::vector<std::uint32_t> totals(static_cast<std::size_t>(count));
-  const auto read_part = [&](int member) {
-    const auto range = cpu::part_of(static_cast<std::int64_t>(words), count, member);
-    totals[static_cast<std::size_t>(member)] =
-        total(data.data() + range.begin, static_cast<std::size_t>(range.end - range.begin));
+  const int count = threads_for(moved, threads);
+  const auto words = std::max<std::int64_t>(static_cast<std::int64_t>(moved / 4), 1);
+  using Words = std::vector<std::uint32_t>;
+  const auto data = std::make_shared<Words>(static_cast<std::size_t>(words), 1u);
+  const auto totals = std::make_shared<Words>(static_cast<std::size_t>(count));
+  const auto read_part = [=](int member) {
+    const auto range = cpu::part_of(words, count, member);
+    (*totals)[static_cast<std::size_t>(member)] =
+        total(data->data() + range.begin, static_cast<std::size_t>(range.end - range.begin));
   };
-  const auto run = [&] { cpu::parallel_for(context, count, read_part); };
-  return time_runs(run, seconds).median_us * (bytes > 0 ? bytes / moved : 1);
+  return {on_threads(count, read_part), bytes > 0 ? bytes / moved : 1};
 }
 
-double peak_flops(int threads) {
-  static std::map<int, double> known;
-  const Context context = on(threads);
-  const int count = cpu::thread_count(context);
-  const auto found = known.find(count);
-  if (found != known.end()) return found->second;
-  std::vector<float> data(static_cast<std::size_t>(count) * kLanes, 1.0f);
-  const auto chain = [&](int member) { multiply_add(data.data() + member * kLanes, kRounds); };
-  const Timing timing = time_runs([&] { cpu::parallel_for(context, count, chain); }, 0.1);
-  const double flops = 2.0 * kLanes * kRounds * count / (timing.min_us * 1e-6);
-  known[count] = flops;
-  return flops;
+Limit multiply_adds(double flops, int threads) {
+  const int count = cpu::thread_count(on(threads));
+  const auto data =
+      std::make_shared<std::vector<float>>(static_cast<std::size_t>(count) * kLanes, 1.0f);
+  const auto chain = [=](int member) { multiply_add(data->data() + member * kLanes, kRounds); };
+  return {on_threads(count, chain), flops / (2.0 * kLanes * kRounds * count)};
 }
 
-double gemm_flops(int threads, DType operands) {
-  static std::map<std::pair<int, bool>, double> known;
-  const Context context = on(threads);
-  const int count = cpu::thread_count(context);
+Limit matrix_products(double flops, int threads, DType operands) {
+  const int count = cpu::thread_count(on(threads));
   const cpu::GemmRateKernels& kernels = cpu::gemm_rate_kernels(cpu::best_target());
   const bool pairs = operands == DType::kBFloat16 && kernels.pairs != nullptr;
-  const auto found = known.find({count, pairs});
-  if (found != known.end()) return found->second;
-  constexpr int kProducts = 200;
-  std::vector<float> data(static_cast<std::size_t>(count) * cpu::kGemmRateFloats, 0.5f);
-  const auto multiply = [&](int member) {
-    (pairs ? kernels.pairs : kernels.singles)(kProducts,
-                                              data.data() + member * cpu::kGemmRateFloats);
+  const auto multiply = pairs ? kernels.pairs : kernels.singles;
+  const auto data = std::make_shared<std::vector<float>>(
+      static_cast<std::size_t>(count) * cpu::kGemmRateFloats, 0.5f);
+  const auto part = [=](int member) {
+    multiply(kProducts, data->data() + member * cpu::kGemmRateFloats);
   };
-  const Timing timing = time_runs([&] { cpu::parallel_for(context, count, multiply); }, 0.1);
-  const double flops = cpu::kGemmRateFlops * kProducts * count / (timing.min_us * 1e-6);
-  known[{count, pairs}] = flops;
-  return flops;
+  return {on_threads(count, part), flops / (cpu::kGemmRateFlops * kProducts * count)};
 }
 
 }  // namespace hyla::testing

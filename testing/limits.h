@@ -1,36 +1,32 @@
-// What this machine can do at best, measured: the yardstick of the benchmarks.
+// What this machine can do at best: the yardsticks of the benchmarks.
 #pragma once
 
 #include <hyla/tensor.h>
 
 #include <functional>
-#include <vector>
 
 namespace hyla::testing {
 
-struct Timing {
-  double median_us = 0, min_us = 0;
-  int runs = 0;
+// Work to be timed beside a call; its time, `scale` times, is the limit.
+struct Limit {
+  std::function<void()> run;
+  double scale = 1;
 };
 
-// Runs it once to warm up, then for at least `seconds` and at least three times.
-Timing time_runs(const std::function<void()>& body, double seconds);
+// Reads `bytes`/2 bytes and writes them back in place, on `threads` threads (0: all).
+Limit streaming(double bytes, int threads);
 
-// Time to read `bytes`/2 bytes and write them back in place, on `threads` threads (0: all).
-double streaming_us(double bytes, int threads, double seconds);
+// Copies `bytes`/2 bytes to another place, on `threads` threads (0: all).
+Limit copying(double bytes, int threads);
 
-// Time to copy `bytes`/2 bytes to another place, on `threads` threads (0: all).
-double copying_us(double bytes, int threads, double seconds);
+// Reads `bytes` bytes, in order, on `threads` threads (0: all).
+Limit reading(double bytes, int threads);
 
-// Time to read `bytes` bytes, in order, on `threads` threads (0: all).
-double reading_us(double bytes, int threads, double seconds);
+// `flops` by float32 multiply-adds, each of which is two, on `threads` threads (0: all).
+Limit multiply_adds(double flops, int threads);
 
-// float32 multiply-adds a second on `threads` threads (0: all), times two. Measured once for each
-// number of threads.
-double peak_flops(int threads);
-
-// The same for matrix products out of a near cache, of bfloat16 pairs where `operands` is bfloat16
+// The same by matrix products out of a near cache, of bfloat16 pairs where `operands` is bfloat16
 // and the CPU multiplies them.
-double gemm_flops(int threads, DType operands);
+Limit matrix_products(double flops, int threads, DType operands);
 
 }  // namespace hyla::testing

@@ -6,6 +6,7 @@
 
 #include "build_info.h"
 #include "commands.h"
+#include "cpu_times.h"
 #include "output.h"
 #include "peers.h"
 #include "plans.h"
@@ -13,7 +14,6 @@
 #include "suites.h"
 #include "testing/device_call.h"
 #include "testing/device_memory.h"
-#include "testing/limits.h"
 #include "testing/memory_pages.h"
 #include "testing/random_problem.h"
 #include "testing/work.h"
@@ -34,14 +34,17 @@ struct Options {
 
 struct Result {
   std::string problem, implementation;
-  double us = 0, limit_us = 0;
+  double us = 0, limit_us = 0, ratio = 0;
   double chain_us = 0;     // decode on a GPU: the same waits without math
   testing::HostTime host;  // GPU: what the host spends on the call
+  double best_us = 0;      // CPU: the best turn
   double huge_pages = 0;   // CPU: of the memory it was measured in, the part that lies in them
+  std::string beside;      // CPU: what else was measured in turn; its problem, time and the ratio
+  std::string beside_problem;
+  double beside_us = 0, beside_ratio = 0;
+  bool tiny = false;
   testing::Work work;
   std::vector<Peer> peers;
-
-  double ratio() const { return limit_us > 0 ? us / limit_us : 0; }
 };
 
 std::string now() {
@@ -82,7 +85,7 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
                           {"impl", r.implementation},
                           {"us", r.us},
                           {"limit_us", r.limit_us},
-                          {"ratio", r.ratio()},
+                          {"ratio", r.ratio},
                           {"bytes", r.work.bytes},
                           {"flops", r.work.flops},
                           {"matrix_flops", r.work.matrix_flops},
@@ -90,7 +93,12 @@ nlohmann::json report(const std::vector<Result>& results, const std::string& dev
     if (r.chain_us > 0) row["chain_us"] = r.chain_us;
     if (r.host.call_us > 0) row["host_us"] = r.host.call_us;
     if (r.host.launch_us > 0) row["launch_us"] = r.host.launch_us;
-    if (r.host.call_us == 0) row["huge_pages"] = r.huge_pages;
+    if (r.best_us > 0) row["best_us"] = r.best_us, row["huge_pages"] = r.huge_pages;
+    if (r.tiny) row["tiny"] = true;
+    if (!r.beside.empty()) {
+      row["beside"] = {
+          {"problem", r.beside_problem}, {"us", r.beside_us}, {"ratio", r.beside_ratio}};
+    }
     rows.push_back(std::move(row));
   }
   return {{"hyla", version()},
@@ -118,11 +126,6 @@ std::vector<std::string> choose_implementations(const Call& call, const ProblemS
 
 bool on_gpu(const ProblemSpec& spec) { return spec.device == Device::Kind::kCuda; }
 
-double call_us(const ProblemSpec& spec, const Call& call, const std::string& impl, double seconds) {
-  if (on_gpu(spec)) return testing::device_call_us(call, impl, seconds);
-  return testing::time_runs(testing::Repeat(call, impl), seconds).median_us;
-}
-
 double matrix_flops(double seconds) {
   static const double peak = testing::cuda::matrix_flops(seconds);
   return peak;
@@ -136,32 +139,17 @@ std::string matrix_share(const Result& r, bool gpu, double seconds) {
 }
 
 // A call takes at least the time of its memory traffic and at least that of its arithmetic.
-double limit_us(const ProblemSpec& spec, const testing::Work& work, double seconds) {
-  if (on_gpu(spec) && spec.mode == testing::Mode::kAll && spec.lens.empty()) {
+double gpu_limit_us(const ProblemSpec& spec, const testing::Work& work, double seconds) {
+  if (spec.mode == testing::Mode::kAll && spec.lens.empty()) {
     // One read, as many writes as tokens.
     return testing::cuda::spreading_us(work.bytes, static_cast<int>(spec.t), seconds);
   }
-  if (on_gpu(spec)) {
-    // Decode reads a cache and writes next to nothing.
-    const bool reads = spec.operation == testing::Operation::kAttentionDecode;
-    const double memory = reads ? testing::cuda::reading_us(work.bytes, seconds)
-                                : testing::cuda::streaming_us(work.bytes, seconds);
-    if (work.matrix_flops == 0) return memory;
-    return std::max(memory, work.matrix_flops / matrix_flops(seconds) * 1e6);
-  }
-  const int threads = static_cast<int>(spec.threads);
-  // From one place to another, and little arithmetic on the way.
-  if (spec.operation == testing::Operation::kConvPrefill) {
-    return testing::copying_us(work.bytes, threads, seconds);
-  }
+  // Decode reads a cache and writes next to nothing.
   const bool reads = spec.operation == testing::Operation::kAttentionDecode;
-  const double memory = reads ? testing::reading_us(work.bytes, threads, seconds)
-                              : testing::streaming_us(work.bytes, threads, seconds);
-  const bool products = reads || spec.operation == testing::Operation::kGdnPrefill ||
-                        spec.operation == testing::Operation::kAttentionPrefill;
-  const double flops =
-      products ? testing::gemm_flops(threads, spec.io) : testing::peak_flops(threads);
-  return std::max(memory, work.flops / flops * 1e6);
+  const double memory = reads ? testing::cuda::reading_us(work.bytes, seconds)
+                              : testing::cuda::streaming_us(work.bytes, seconds);
+  if (work.matrix_flops == 0) return memory;
+  return std::max(memory, work.matrix_flops / matrix_flops(seconds) * 1e6);
 }
 
 bool reads_pages(const ProblemSpec& spec) {
@@ -201,24 +189,61 @@ void make_tiny(const Call& call) {
   }
 }
 
-std::vector<Result> measure(const ProblemSpec& spec, const std::vector<Peer>& peers,
-                            const Options& options) {
-  const Call call = testing::random_call(spec);
-  if (options.tiny) make_tiny(call);
-  const testing::Work work = testing::work_of(spec);
+std::vector<Result> measure_gpu(const ProblemSpec& spec, const Call& call, const Options& options) {
   std::vector<Result> results;
+  const testing::Work work = testing::work_of(spec);
   double limit = 0, chain = 0;
   for (const std::string& name : choose_implementations(call, spec, options.all)) {
-    const double us = call_us(spec, call, name, options.seconds);
+    Result r;
+    r.implementation = name;
+    r.us = testing::device_call_us(call, name, options.seconds);
     if (limit == 0) {
-      limit = limit_us(spec, work, options.seconds / 4);
+      limit = gpu_limit_us(spec, work, options.seconds / 4);
       chain = chain_us(spec, options.seconds / 4);
     }
-    const testing::HostTime host =
-        on_gpu(spec) ? testing::device_call_host_time(call, name) : testing::HostTime{};
-    const double huge = on_gpu(spec) ? 0 : testing::huge_page_share();
-    results.push_back({testing::to_string(spec), name, us, limit, chain, host, huge, work,
-                       peers_of(peers, spec)});
+    r.limit_us = limit;
+    r.ratio = limit > 0 ? r.us / limit : 0;
+    r.chain_us = chain;
+    r.host = testing::device_call_host_time(call, name);
+    results.push_back(std::move(r));
+  }
+  return results;
+}
+
+std::vector<Result> measure_cpu(const ProblemSpec& spec, const Call& call, bool tiny,
+                                const Options& options) {
+  std::vector<Result> results;
+  const std::optional<Beside> other = beside(spec, tiny);
+  const Call other_call = other ? testing::random_call(other->spec) : Call();
+  for (const std::string& name : choose_implementations(call, spec, options.all)) {
+    const CpuTimes times =
+        cpu_times(spec, call, name, other ? &other_call : nullptr, options.seconds);
+    Result r;
+    r.implementation = name;
+    r.us = times.us, r.best_us = times.best_us;
+    r.limit_us = times.limit_us, r.ratio = times.ratio;
+    r.huge_pages = testing::huge_page_share();
+    if (other) {
+      r.beside = other->name, r.beside_problem = testing::to_string(other->spec);
+      r.beside_us = times.beside_us, r.beside_ratio = times.beside_ratio;
+    }
+    results.push_back(std::move(r));
+  }
+  return results;
+}
+
+std::vector<Result> measure(const BenchProblem& problem, const std::vector<Peer>& peers,
+                            const Options& options) {
+  const ProblemSpec& spec = problem.spec;
+  const Call call = testing::random_call(spec);
+  if (problem.tiny) make_tiny(call);
+  std::vector<Result> results = on_gpu(spec) ? measure_gpu(spec, call, options)
+                                             : measure_cpu(spec, call, problem.tiny, options);
+  for (Result& r : results) {
+    r.problem = testing::to_string(spec);
+    r.tiny = problem.tiny;
+    r.work = testing::work_of(spec);
+    r.peers = peers_of(peers, spec);
   }
   return results;
 }
@@ -227,6 +252,19 @@ std::vector<Result> measure(const ProblemSpec& spec, const std::vector<Peer>& pe
 std::string pages(const Result& r) {
   if (r.huge_pages < 0.005) return fmt::format("{} KiB", testing::page_bytes() / 1024);
   return fmt::format("huge {:.0f}%", 100 * r.huge_pages);
+}
+
+std::string title(const BenchProblem& problem) {
+  return testing::to_string(problem.spec) + (problem.tiny ? " (tiny)" : "");
+}
+
+bool has_beside(const BenchProblem& problem) {
+  return !on_gpu(problem.spec) && beside(problem.spec, problem.tiny);
+}
+
+// "0.57 of f32"
+std::string compared_with(const Result& r) {
+  return r.beside.empty() ? "" : fmt::format("{:.2f} of {}", r.beside_ratio, r.beside);
 }
 
 // "4.61 (1.26x) FlashInfer": its time, how many times ours that is, its name.
@@ -241,9 +279,8 @@ void write_plot(const std::string& path, const std::vector<Result>& results,
   if (path.empty()) return;
   std::vector<Bar> bars;
   for (const Result& r : results) {
-    bars.push_back({r.problem + "  (" + r.implementation + ")",
-                    fmt::format("{} us, {:.2f}x", microseconds(r.us), r.ratio()), r.us,
-                    r.limit_us});
+    bars.push_back({r.problem + (r.tiny ? " (tiny)" : "") + "  (" + r.implementation + ")",
+                    fmt::format("{} us, {:.2f}x", microseconds(r.us), r.ratio), r.us, r.limit_us});
   }
   const std::string title = fmt::format("hyla {} on {}", version(), device);
   write_text("--plot", path, bar_chart(title, bars));
@@ -252,10 +289,13 @@ void write_plot(const std::string& path, const std::vector<Result>& results,
 int bench(const Options& options) {
   check_writable("--json", options.json);
   check_writable("--plot", options.plot);
-  const std::vector<ProblemSpec> specs = choose_problems(options.problems, options.suite);
+  const std::vector<BenchProblem> problems =
+      choose_benchmarks(options.problems, options.suite, options.tiny);
+  std::vector<ProblemSpec> specs;
+  for (const BenchProblem& problem : problems) specs.push_back(problem.spec);
   const std::vector<Peer> peers = load_peers(options.peers);
   std::size_t width = 0;
-  for (const ProblemSpec& spec : specs) width = std::max(width, testing::to_string(spec).size());
+  for (const BenchProblem& problem : problems) width = std::max(width, title(problem).size());
   std::FILE* out = table_stream(options.json);
   std::vector<Column> columns = {{"problem", width, false}, {"impl", 15, false}, {"us", 9, true},
                                  {"limit us", 9, true},     {"ratio", 8, true},  {"GB/s", 7, true},
@@ -269,29 +309,34 @@ int bench(const Options& options) {
   if (chains) columns.push_back({"chain us", 9, true});
   if (gpu) columns.push_back({"host us", 8, true}), columns.push_back({"launch us", 9, true});
   const bool cpu = !std::all_of(specs.begin(), specs.end(), on_gpu);
-  if (cpu) columns.push_back({"pages", 9, true});
+  if (cpu) columns.push_back({"best us", 9, true}), columns.push_back({"pages", 9, true});
+  const bool compared = std::any_of(problems.begin(), problems.end(), has_beside);
+  if (compared) columns.push_back({"beside", 16, false});
   if (!peers.empty()) columns.push_back({"best peer", 0, false});
   Table table(out, columns);
-  Progress progress(specs.size());
+  Progress progress(problems.size());
   std::vector<Result> results;
-  for (const ProblemSpec& spec : specs) {
-    progress.show(testing::to_string(spec));
-    const std::vector<Result> measured = measure(spec, peers, options);
+  for (const BenchProblem& problem : problems) {
+    const ProblemSpec& spec = problem.spec;
+    progress.show(title(problem));
+    const std::vector<Result> measured = measure(problem, peers, options);
     progress.clear();
     progress.step();
     for (const Result& r : measured) {
-      std::vector<std::string> cells = {r.problem,
+      std::vector<std::string> cells = {title(problem),
                                         r.implementation,
                                         microseconds(r.us),
                                         microseconds(r.limit_us),
-                                        fmt::format("{:.2f}", r.ratio()),
+                                        fmt::format("{:.2f}", r.ratio),
                                         fmt::format("{:.2f}", r.work.bytes / r.us * 1e-3),
                                         fmt::format("{:.2f}", r.work.flops / r.us * 1e-3)};
       if (matrix) cells.push_back(matrix_share(r, on_gpu(spec), options.seconds / 4));
       if (chains) cells.push_back(r.chain_us > 0 ? microseconds(r.chain_us) : "");
       if (gpu) cells.push_back(fmt::format("{:.2f}", r.host.call_us));
       if (gpu) cells.push_back(fmt::format("{:.2f}", r.host.launch_us));
+      if (cpu) cells.push_back(on_gpu(spec) ? "" : microseconds(r.best_us));
       if (cpu) cells.push_back(on_gpu(spec) ? "" : pages(r));
+      if (compared) cells.push_back(compared_with(r));
       cells.push_back(best_peer(r));
       table.row(cells);
       results.push_back(r);
@@ -311,7 +356,8 @@ void add_bench(CLI::App& app) {
       "the same bytes (attention decode: reading them; convolution over tokens on a CPU: a\n"
       "copy), or the same arithmetic (as matrix\n"
       "products where the operation is made of them), measured in the same run on the same\n"
-      "threads. On a GPU 'host us' is what the host spends on a call: validation, dispatch, "
+      "threads, on a CPU in turn with the call: 'ratio' is the median over the turns. On a GPU "
+      "'host us' is what the host spends on a call: validation, dispatch, "
       "launch;\n"
       "'launch us' is the launch of an empty kernel alone; 'chain us', for decode, is a kernel\n"
       "that waits for the same loads one after another and computes nothing: the limit where the\n"

@@ -85,6 +85,9 @@ const std::vector<const char*> kCpuLong = {
     "attention_append:lens=2048,hk=2,d=256,rope=halves,kv=e4m3",
 };
 
+// Decay makes numbers that are not normal, which processors compute slowly if one lets them.
+const std::vector<const char*> kCpuTiny = {"gdn_decode", "gdn_mtp", "gdn_prefill:lens=1024"};
+
 // The shapes of the tables that the library is measured by; operations join as their CUDA
 // implementations do.
 const std::vector<const char*> kGpu = {
@@ -352,7 +355,8 @@ void require_room(const testing::ProblemSpec& spec) {
 const std::vector<Suite>& suites() {
   static const std::vector<Suite> all = {
       {"quick", "every operation, small", kQuick},
-      {"cpu", "one layer's shapes on the CPU; to measure, also long rows", kCpu, kCpuLong},
+      {"cpu", "one layer's shapes on the CPU; to measure, also long rows", kCpu, kCpuLong,
+       kCpuTiny},
       {"gpu",
        "CUDA: to measure, the shapes of the published tables; to check, small problems of all "
        "kinds",
@@ -398,6 +402,21 @@ std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>
   }
   for (const testing::ProblemSpec& spec : specs) require_room(spec);
   return specs;
+}
+
+std::vector<BenchProblem> choose_benchmarks(const std::vector<std::string>& problems,
+                                            const std::string& suite, bool tiny) {
+  std::vector<BenchProblem> chosen;
+  for (const testing::ProblemSpec& spec : choose_problems(problems, suite)) {
+    chosen.push_back({spec, tiny});
+  }
+  if (!problems.empty() || tiny) return chosen;
+  for (const Suite* each : suites_of(suite)) {
+    for (const char* text : each->tiny_problems) {
+      chosen.push_back({testing::parse_problem(text), true});
+    }
+  }
+  return chosen;
 }
 
 std::vector<CheckedProblem> choose_checks(const std::vector<std::string>& problems,

@@ -14,6 +14,7 @@ struct Suite {
   const char* meaning;
   std::vector<const char*> problems;
   std::vector<const char*> long_problems = {};  // to measure, too long to check
+  std::vector<const char*> tiny_problems = {};  // to measure with numbers that are not normal
 };
 
 const std::vector<Suite>& suites();
@@ -34,6 +35,14 @@ std::string suite_names();  // "quick, cpu, gpu"
 // Throws InvalidArgument for an unknown suite, a bad problem, or one for a GPU where there is none.
 std::vector<testing::ProblemSpec> choose_problems(const std::vector<std::string>& problems,
                                                   const std::string& suite);
+
+struct BenchProblem {
+  testing::ProblemSpec spec;
+  bool tiny = false;  // states and values below the smallest normal number
+};
+// The same for the benchmark, with the suites' tiny problems; `tiny`: all of them are.
+std::vector<BenchProblem> choose_benchmarks(const std::vector<std::string>& problems,
+                                            const std::string& suite, bool tiny);
 
 bool has_gpu();
 // Throws InvalidArgument for a problem on a GPU where there is none.
