@@ -61,7 +61,10 @@ void run_rows(Target target, const gdn::MtpProblem& p, const Context& context) {
   if (longest > kTokenBlock) scratch.resize(state * static_cast<std::size_t>(parts));
   parallel_for(context, parts, [&](int i) {
     float* own = scratch.empty() ? nullptr : scratch.data() + state * static_cast<std::size_t>(i);
-    kernels.run(p, plan, part_of(plan.units, parts, i), own);
+    // A copy: another thread has just written it, and its lines come faster all at once than
+    // wherever one of them is needed first.
+    const gdn::MtpProblem mine = p;
+    kernels.run(mine, plan, part_of(plan.units, parts, i), own);
   });
 }
 
