@@ -20,9 +20,9 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 // Two tokens are as fast one after the other.
 constexpr std::int64_t kTogether = 3;
 
-// Fetched ahead by tokens that go together: their work is long, and so is the time that memory has.
-// One token fetches the next group.
-constexpr std::int64_t kGroupsAhead = 3;
+// Groups of value rows that are fetched ahead: by one token, whose work is short, and by tokens that
+// go together.
+constexpr std::int64_t kAheadOfOne = 4, kAheadOfFew = 5;
 
 // Tokens of a row as the last head saw them: the next head often has the same q and k.
 struct RowTokens {
@@ -205,8 +205,8 @@ struct HeadWalk {
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
       const std::int64_t offset = j * p.initial.v_stride;
       Layout::step(token, p.K, std::min(Layout::kGroup, v1 - j), from + offset, stride,
-                   to == nullptr ? to : to + offset, stride, fetched(j + Layout::kGroup),
-                   v + j - v0, o + j - v0);
+                   to == nullptr ? to : to + offset, stride,
+                   fetched(j + kAheadOfOne * Layout::kGroup), v + j - v0, o + j - v0);
     }
   }
 
@@ -234,7 +234,7 @@ struct HeadWalk {
   void make_products(const Together& t, std::int64_t j, Group& group) const {
     Layout::Together::all_products(t, p.K, std::min(Layout::kGroup, v1 - j),
                                    read() + j * p.initial.v_stride, line_stride(p.initial),
-                                   fetched(j + kGroupsAhead * Layout::kGroup), group.ks, group.qs);
+                                   fetched(j + kAheadOfFew * Layout::kGroup), group.ks, group.qs);
   }
 
   // Tokens t to t + count: a group of value rows goes through all of them as floats.

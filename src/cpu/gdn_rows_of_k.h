@@ -250,6 +250,7 @@ struct PairedKeys {
 struct RowsOfK {
   // Value rows that are read and updated together; they stay in the L1 cache in between.
   static constexpr std::int64_t kGroup = 16;
+  static constexpr std::int64_t kGroupsAhead = 4;  // fetched: behind the one that meets k and q
   using Together = TogetherOfK;
   static std::int64_t inner(std::int64_t K, std::int64_t) { return K; }
   static std::int64_t outer(std::int64_t, std::int64_t count) { return count; }
@@ -300,8 +301,8 @@ struct RowsOfK {
     return false;
   }
 
-  // A group is updated after the next one has met k and q: nothing waits for their sums. The group
-  // after that one is fetched meanwhile.
+  // A group is updated after the next one has met k and q: nothing waits for their sums. One that
+  // comes later is fetched meanwhile.
   template <class Keys, class S>
   static void sweep_in_turn(const Token& t, std::int64_t K, std::int64_t count, const S* from,
                             S* to, std::int64_t stride, const S* next, const float* v, float* o) {
@@ -309,7 +310,7 @@ struct RowsOfK {
     Keys::dots(t, K, std::min(kGroup, count), from, stride, ks[0], qs[0]);
     int now = 0;
     for (std::int64_t r = 0; r < count; r += kGroup, now = 1 - now) {
-      const std::int64_t later = r + kGroup, far = later + kGroup;
+      const std::int64_t later = r + kGroup, far = later + kGroupsAhead * kGroup;
       const S* fetched = far < count ? from + far * stride : next + (far - count) * stride;
       finish(t, std::min(kGroup, count - r), ks[now], qs[now], v + r, delta, o + r);
       if (later < count) {
