@@ -18,6 +18,7 @@ using std::int64_t;
 constexpr double kGdnWork[] = {1e6, 6e6}, kAttentionWork[] = {1e7, 6e7};
 constexpr double kLarge = 0.1;
 constexpr double kMostCache = 3e6;
+constexpr double kMla = 0.06;
 
 constexpr std::array kFloats = {DType::kBFloat16, DType::kFloat16, DType::kFloat32};
 constexpr std::array kCaches = {DType::kBFloat16,   DType::kBFloat16, DType::kFloat16,
@@ -190,6 +191,10 @@ class Drawer {
     spec_.d = dim();
     if (chance(0.4)) spec_.dv = dim();
     if (spec_.dv == spec_.d) spec_.dv = 0;
+    if (chance(kMla)) {
+      spec_.d = kMlaDim;
+      spec_.dv = kMlaValueDim;
+    }
     spec_.page = one_of(0, 1, 2, 3, 7, 8, 16, 16, 24, 32, 64, 64, 100, 128, 256, 1024);
     spec_.kv = of(kCaches);
     if (append) {

@@ -233,8 +233,8 @@ constexpr Key kKeys[] = {
     integer<&S::hv, kHeadRange>("hv", kGdn | kConv | kNorm, "value heads"),
     integer<&S::k, kDimRange>("k", kGdn | kConv, "key dim"),
     integer<&S::v, kDimRange>("v", kGdn | kConv | kNorm, "value dim"),
-    integer<&S::d, kDimRange>("d", kCaches, "head dim"),
-    integer<&S::dv, Range{0, 256, 8}>("dv", kCaches, "dim of the values; 0: the head dim"),
+    integer<&S::d, Range{8, 576, 8}>("d", kCaches, "head dim, up to 256; or 576 with dv=512 (MLA)"),
+    integer<&S::dv, Range{0, 512, 8}>("dv", kCaches, "dim of the values; 0: the head dim"),
     lengths<&S::kvlen>("kvlen", kCaches,
                        "tokens in the cache, this call's included: of all rows, or of each"),
     integer<&S::page, Range{0, 1024}>("page", kCaches, "tokens a page; 0: a dense cache"),
@@ -323,6 +323,14 @@ void check_drafts(const ProblemSpec& spec) {
 }
 
 void check_attention(const ProblemSpec& spec) {
+  if (spec.d != kMlaDim || spec.dv != kMlaValueDim) {
+    if (spec.d > kDimRange.high) {
+      fail("d", kDimRange.text() + ", or 576 with dv=512", std::to_string(spec.d));
+    }
+    if (spec.dv > kDimRange.high) {
+      fail("dv", "0, or " + kDimRange.text() + ", or 512 with d=576", std::to_string(spec.dv));
+    }
+  }
   if (spec.operation != Operation::kAttentionAppend && spec.hq % spec.hk != 0) {
     fail("hk", "a divisor of hq = " + std::to_string(spec.hq), std::to_string(spec.hk));
   }

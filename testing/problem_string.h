@@ -39,6 +39,9 @@ enum class Rope { kNone, kHalves, kPairs };  // of appended keys
 
 enum class Mask { kCausal, kNone, kWindow, kChunked };
 
+// Keys of multi-head latent attention, whose values are the first part of them.
+inline constexpr std::int64_t kMlaDim = 576, kMlaValueDim = 512;
+
 struct ProblemSpec {
   Operation operation = Operation::kGdnDecode;
   std::int64_t b = 1, t = 1;       // rows, tokens a row

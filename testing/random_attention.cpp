@@ -47,7 +47,10 @@ class CacheMaker {
     value_dim_ = spec_.dv == 0 && builder.has("value dim", 0.3)
                      ? kValueDims[builder.kind("which value dim", 8)]
                      : testing::value_dim(spec_);
-    with_values_ = !(empty && builder.has("keys only", 0.15));
+    const bool mla = spec_.d == kMlaDim && spec_.dv == kMlaValueDim;
+    const bool latent = mla && !builder.has("values elsewhere", 0.3);
+    inside_ = latent && !empty;
+    with_values_ = !(empty && (latent || builder.has("keys only", 0.15)));
   }
 
   std::int64_t value_dim() const { return value_dim_; }
@@ -72,7 +75,11 @@ class CacheMaker {
       fused(k, v);
     } else {
       k = half("cache.k", spec_.d);
-      if (with_values_) v = half("cache.v", value_dim_);
+      if (inside_) {
+        v = inside(k);
+      } else if (with_values_) {
+        v = half("cache.v", value_dim_);
+      }
     }
     attention::KvCache cache;
     cache.k = as_given(k.values);
@@ -156,6 +163,14 @@ class CacheMaker {
     return result;
   }
 
+  // Values that are the first part of their keys.
+  Half inside(const Half& k) const {
+    Half result{k.values.slice(3, 0, value_dim_), k.scales};
+    const std::int64_t scales = with_scales_ ? k.scales.shape[3] : 1;
+    if (scales > 1) result.scales = k.scales.slice(3, 0, value_dim_ / (spec_.d / scales));
+    return result;
+  }
+
   TensorView as_given(const TensorView& view) const {
     if (!view.present()) return view;
     return ragged_ ? view.select(0, 0) : heads_first_ ? view.swap(1, 2) : view;
@@ -177,7 +192,7 @@ class CacheMaker {
       const std::int64_t run = std::int64_t{8} << builder_.kind("run of a scale", 4);
       return dim % run == 0 ? dim / run : dim / 8;
     }
-    return builder_.options().extras && dim % 16 == 0 ? 2 : 1;
+    return builder_.options().extras && dim % 16 == 0 && !inside_ ? 2 : 1;
   }
 
   // Entries that are not needed point nowhere, some of them below zero; there may be more of them.
@@ -227,7 +242,7 @@ class CacheMaker {
   const std::vector<std::int64_t>& lengths_;
   const bool empty_;
   bool with_zeros_ = false, ragged_ = false, heads_first_ = false, with_scales_ = false,
-       with_values_ = true;
+       with_values_ = true, inside_ = false;
   std::int64_t value_dim_ = 0;
   std::int64_t page_ = 0, columns_ = 0, used_ = 0, blocks_ = 0;
   std::vector<std::int64_t> pages_;

@@ -50,12 +50,13 @@ TEST(DrawProblem, GivenKeysStay) {
 
 // Of attention with fewer keys than queries too, which append refuses.
 TEST(DrawProblem, DrawsTheEdges) {
-  int empty_rows = 0, no_batch = 0, early_queries = 0;
+  int empty_rows = 0, no_batch = 0, early_queries = 0, latent = 0;
   for (const Operation operation : all_operations()) {
     for (std::uint64_t number = 0; number < kNumbers; ++number) {
       const ProblemSpec spec = draw_problem(operation, Device::Kind::kCuda, number);
       const std::vector<std::int64_t> rows = row_lengths(spec), keys = kv_lengths(spec);
       no_batch += rows.empty();
+      latent += spec.d == kMlaDim && spec.dv == kMlaValueDim;
       for (std::size_t n = 0; n < rows.size(); ++n) {
         empty_rows += rows[n] == 0;
         early_queries += keys[n] < rows[n];
@@ -65,6 +66,7 @@ TEST(DrawProblem, DrawsTheEdges) {
   EXPECT_GT(empty_rows, 100);
   EXPECT_GT(no_batch, 10);
   EXPECT_GT(early_queries, 10);
+  EXPECT_GT(latent, 20);
 }
 
 }  // namespace

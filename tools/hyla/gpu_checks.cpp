@@ -292,6 +292,8 @@ void add_rare_caches(Checks& checks) {
         "attention_append:lens=30+0+1,kvlen=40,hk=2,d=64,page=16,kv=f32,io=f32,rope=halves",
         "attention_append:lens=64+65,kvlen=140,hk=1,d=128,page=0,kv=f32,rope=pairs",
         "attention_decode:b=3,kvlen=1+333+97,hq=8,hk=1,d=192,dv=128,page=64",
+        "attention_decode:b=3,t=2,kvlen=2+333+97,hq=16,hk=1,d=576,dv=512,page=64",
+        "attention_append:lens=30+0+1,kvlen=40,hk=1,d=576,dv=512,page=64",
         "attention_prefill:lens=90+0+70,kvlen=290+0+70,hq=4,hk=1,d=128,dv=64,page=16",
         "attention_prefill:lens=90+0+70,kvlen=290+0+70,hq=4,hk=1,d=64,dv=128,page=16,kv=e4m3"}) {
     checks.add(testing::parse_problem(problem));
