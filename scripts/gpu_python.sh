@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The GPU half of the Python tests, over the library in build/cuda or $HYLA_BUILD, with the Python of
 # this machine: nothing is installed. Exit code 77 is "cannot tell on this machine".
+#
+#   scripts/gpu_python.sh [FILE]...      tests of these files only, and no benchmark
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,13 +24,17 @@ rm -f "$package"/hyla/*.so*
 cp build/gpu-python/_core*.so "$package/hyla/"
 export PYTHONPATH=$PWD/$package OMP_NUM_THREADS=2
 
-# Most of the time goes into importing frameworks, so the parts run beside each other.
-parts=(python/tests/gpu/test_cuda.py python/tests/gpu/test_compat_cuda.py
-  python/tests/gpu/test_arrays_cuda.py)
-if "$python" -c 'import transformers' >/dev/null 2>&1; then
-  parts+=(python/tests/test_transformers.py)
-else
-  echo "gpu-check: no tests under transformers, which $python lacks" >&2
+# Most of the time goes into importing frameworks (transformers: 20 s where nothing of it has been
+# read before, most of it in what its models import), so the parts run beside each other.
+parts=("$@")
+if [ $# = 0 ]; then
+  parts=(python/tests/gpu/test_cuda.py python/tests/gpu/test_compat_cuda.py
+    python/tests/gpu/test_arrays_cuda.py python/tests/test_examples.py)
+  if "$python" -c 'import importlib.util as i, sys; sys.exit(not i.find_spec("transformers"))'; then
+    parts+=(python/tests/test_transformers.py)
+  else
+    echo "gpu-check: no tests under transformers, which $python lacks" >&2
+  fi
 fi
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -43,6 +49,7 @@ for i in "${!parts[@]}"; do
   echo "gpu-check: ${parts[$i]}"
   tail -n 60 "$logs/$i"
 done
+[ $# = 0 ] || exit "$failed"
 "$python" python/bench/overhead.py --rounds 200
 "$python" python/bench/overhead.py --rounds 200 --device cuda --more
 exit "$failed"

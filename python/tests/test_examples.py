@@ -7,8 +7,10 @@ import sys
 import pytest
 import torch
 
+from judge import DEVICES
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
-TINY = {"transformers_qwen35.py": ["--tiny", "--prompt", "70", "--tokens", "6", "--repeats", "1"]}
+TINY = ["--tiny", "--prompt", "70", "--tokens", "6", "--repeats", "1"]
 
 
 @pytest.fixture
@@ -28,7 +30,8 @@ def run(monkeypatch):
 
 
 def test_every_example_is_run_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"decode.py", *TINY}
+    names = {"decode.py", "engine_layers.py", "transformers_qwen35.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == names
 
 
 def test_decode(capsys):
@@ -36,8 +39,15 @@ def test_decode(capsys):
     assert capsys.readouterr().out == "out = 6, state = 6\n"
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_engine_layers(run, capsys, device):
+    assert run("engine_layers.py", ["--device", device]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 5 and printed[-1] == "verified"
+
+
 def test_transformers_qwen35(run, capsys):
-    assert run("transformers_qwen35.py", TINY["transformers_qwen35.py"]) == 0
+    assert run("transformers_qwen35.py", TINY) == 0
     printed = capsys.readouterr().out
     assert "the same text: 6 of 6 tokens" in printed
     assert printed.count("tokens/s") == 4

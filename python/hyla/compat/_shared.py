@@ -51,9 +51,10 @@ def shape_of(tensor: Tensor) -> str:
 
 def inner_contiguous(tensor: Tensor) -> Tensor:
     """An input that hyla can read: the same memory where that is possible."""
-    if tensor.stride(-1) == 1 or tensor.shape[-1] < 2:
+    strides = tensor.stride()
+    if strides[-1] == 1 or tensor.shape[-1] < 2:
         return tensor
-    if tensor.dim() != 4 or tensor.stride(1) != 1 or tensor.device.type != "cpu":
+    if len(strides) != 4 or strides[1] != 1 or tensor.device.type != "cpu":
         return tensor.contiguous()
     # Tokens innermost, as a convolution over channels leaves them: torch transposes matrices three
     # times as fast as it copies the same numbers in four dimensions.

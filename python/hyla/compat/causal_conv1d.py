@@ -163,7 +163,6 @@ def causal_conv1d_update(
                      conv_state=conv_state)  # fmt: skip
     if x.dim() not in (2, 3):
         raise InvalidArgument("x", "shape [B, D] or [B, D, T]", shape_of(x))
-    tokens = x.unsqueeze(-1) if x.dim() == 2 else x
     if conv_state.dim() != 3:
         raise InvalidArgument("conv_state", "shape [B, D, L]", shape_of(conv_state))
     if conv_state_indices is None and conv_state.shape[0] != x.shape[0]:
@@ -172,10 +171,12 @@ def causal_conv1d_update(
         rows = conv_state_indices
         if rows is None:
             rows = torch.arange(x.shape[0], device=x.device)
+        tokens = x.unsqueeze(-1) if x.dim() == 2 else x
         return _circular(tokens, conv_state, weight, bias, act, cache_seqlens, rows).view(x.shape)
-    out = torch.zeros_like(tokens) if conv_state_indices is not None else torch.empty_like(tokens)
+    out = torch.zeros_like(x) if conv_state_indices is not None else torch.empty_like(x)
+    one = x.dim() == 2
     conv.update(
-        tokens.transpose(1, 2), weight, conv_state, bias=bias, slots=conv_state_indices,
-        activation=act, out=out.transpose(1, 2),
+        x if one else x.transpose(1, 2), weight, conv_state, bias=bias, slots=conv_state_indices,
+        activation=act, out=out if one else out.transpose(1, 2),
     )  # fmt: skip
-    return out.view(x.shape)
+    return out

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import gdn
+from .._dispatch import compiling
 from ..errors import InvalidArgument
 from ._shared import (
     inner_contiguous,
@@ -46,14 +47,15 @@ def _check_choice(argument: str, value: object, choices: tuple[object, ...]) -> 
 def _check_indices(argument: str, indices: Tensor, shape: tuple[int, ...]) -> None:
     if indices.dtype not in _INDEX_DTYPES:
         refuse(argument, "dtype int32 or int64", indices.dtype)
-    if tuple(indices.shape) != shape:
+    if indices.shape != shape:
         refuse(argument, f"shape {list(shape)}", shape_of(indices))
 
 
 def _check_rank(q: Tensor, v: Tensor) -> None:
-    for name, tensor in (("q", q), ("v", v)):
-        if tensor.dim() != 4:
-            refuse(name, "four dimensions", shape_of(tensor))
+    if q.ndim != 4:
+        refuse("q", "four dimensions", shape_of(q))
+    if v.ndim != 4:
+        refuse("v", "four dimensions", shape_of(v))
 
 
 def _into(
@@ -70,6 +72,44 @@ def _into(
         live = (slots >= 0).view(-1, *[1] * (output.dim() - 1))
         staged = torch.where(live, staged.to(output.dtype), output)
     return output.copy_(staged)
+
+
+def _zero_padding(output: Tensor | None, slots: Tensor | None) -> None:
+    """FlashInfer writes zeros where hyla leaves rows of padding as they are."""
+    if output is not None and slots is not None:
+        output.masked_fill_((slots < 0).view(-1, 1, 1, 1), 0)
+
+
+def _decode_as_given(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pool: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None,
+    output: Tensor | None,
+    l2norm: bool,
+    layout: str,
+    slots: tuple[Tensor | None, Tensor | None] | None,
+) -> Tensor | None:
+    """One token a row without a look at the tensors: hyla refuses what it does not take before it
+    writes anything. None: the caller finds out why, or makes copies. `slots` None: a row each."""
+    rows = v.shape
+    if compiling() or len(rows) != 4 or rows[1] != 1 or q.ndim != 4:
+        return None
+    if slots is None and pool.shape[0] != rows[0]:
+        return None
+    read, write = slots or (None, None)
+    try:
+        return gdn.decode(
+            q, k, v, pool, a=a, A_log=A_log, dt_bias=dt_bias, b=b, read_slots=read,
+            write_slots=write, layout=layout, scale=scale, l2norm=l2norm, out=output,
+        )  # fmt: skip
+    except InvalidArgument:
+        return None
 
 
 @renamed(out="output")
@@ -93,9 +133,14 @@ def gated_delta_rule_decode(
     state [B, HV, K, V], updated in place
     """
     _check_choice("backend", backend, ("auto", "flashinfer", "cake_gdn"))
+    done = _decode_as_given(
+        q, k, v, state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, "kv", None
+    )
+    if done is not None:
+        return done, state
     _check_rank(q, v)
     B, _, HV, V = v.shape
-    if tuple(state.shape) != (B, HV, q.shape[3], V):
+    if state.shape != (B, HV, q.shape[3], V):
         refuse("state", f"shape {[B, HV, q.shape[3], V]}", shape_of(state))
     pool = inner_contiguous(state)
     result = _into(
@@ -146,6 +191,18 @@ def gated_delta_rule_decode_pretranspose(
     disable_state_update leaves the pool as it is; both for T > 1 only
     """
     _check_choice("backend", backend, ("auto", "flashinfer", "cake_gdn", "rubin"))
+    own = initial_state is None and initial_state_indices is None and output_state_indices is None
+    pooled = initial_state is not None and initial_state_indices is not None
+    if (own or pooled) and not disable_state_update and intermediate_states_buffer is None:
+        given = state if own else initial_state
+        slots = None if own else (initial_state_indices, output_state_indices)
+        if given is not None:
+            done = _decode_as_given(
+                q, k, v, given, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, "vk", slots
+            )
+            if done is not None:
+                _zero_padding(output, initial_state_indices)
+                return done, given
     _check_rank(q, v)
     B, T, HV, V = v.shape
     K = q.shape[3]
@@ -162,7 +219,7 @@ def gated_delta_rule_decode_pretranspose(
         ):
             if given is not None:
                 refuse(name, "none without initial_state", "a tensor")
-        if tuple(state.shape) != (B, HV, V, K):
+        if state.shape != (B, HV, V, K):
             refuse("state", f"shape {[B, HV, V, K]}", shape_of(state))
         kept, pool = state, inner_contiguous(state)
     else:
@@ -171,7 +228,7 @@ def gated_delta_rule_decode_pretranspose(
         _check_indices("initial_state_indices", initial_state_indices, (B,))
         if output_state_indices is not None:
             _check_indices("output_state_indices", output_state_indices, (B,))
-        if initial_state.dim() != 4 or tuple(initial_state.shape[1:]) != (HV, V, K):
+        if initial_state.ndim != 4 or initial_state.shape[1:] != (HV, V, K):
             refuse("initial_state", f"shape [slots, {HV}, {V}, {K}]", shape_of(initial_state))
         if initial_state.stride(-1) != 1 and K > 1:
             refuse("initial_state", "a contiguous last dimension", initial_state.stride())
@@ -196,8 +253,8 @@ def gated_delta_rule_decode_pretranspose(
         )  # fmt: skip
 
     result = _into(output, q.dtype, initial_state_indices, call)
-    if T == 1 and output is not None and initial_state_indices is not None:
-        output.masked_fill_((initial_state_indices < 0).view(B, 1, 1, 1), 0)
+    if T == 1:
+        _zero_padding(output, initial_state_indices)
     if pool is not kept:
         kept.copy_(pool)
     return result, kept
@@ -261,7 +318,7 @@ def gated_delta_rule_mtp(
             refuse(name, "none without cache_replayssm", "a tensor")
     _check_rank(q, v)
     B, T, HV, V = v.shape
-    if initial_state.dim() != 4 or tuple(initial_state.shape[1:]) != (HV, V, q.shape[3]):
+    if initial_state.ndim != 4 or initial_state.shape[1:] != (HV, V, q.shape[3]):
         refuse("initial_state", f"shape [slots, {HV}, {V}, {q.shape[3]}]", shape_of(initial_state))
     _check_indices("initial_state_indices", initial_state_indices, (B,))
     if output_state_indices is not None:
@@ -365,7 +422,7 @@ def chunk_gated_delta_rule(
     if state_indices is not None:
         if state_indices.dtype not in _INDEX_DTYPES:
             raise InvalidArgument("state_indices", "dtype int32 or int64", str(state_indices.dtype))
-        if tuple(state_indices.shape) != (sequences,):
+        if state_indices.shape != (sequences,):
             raise InvalidArgument("state_indices", f"shape [{sequences}]", shape_of(state_indices))
         if output_final_state and output_state is None:
             raise InvalidArgument("output_state", "a pool beside state_indices", "none")
