@@ -92,6 +92,9 @@ Totals for_each_tile(const attention::RunProblem& p, int threads, const Visit& v
   return totals;
 }
 
+// A thread's: so many are left for others before it takes one early.
+constexpr std::int64_t kSpareTiles = 2;
+
 // Consecutive arrays in one piece of memory, each at the start of a cache line.
 struct Layout {
   std::size_t bytes = 0;
@@ -129,12 +132,17 @@ void run_attention(Target target, const attention::RunProblem& p, const Context&
     new (tiles + i) AttentionTile(tile);
   });
 
-  std::atomic<std::int64_t> next{0};
+  std::atomic<std::int64_t> taken{0};
   parallel_for(context, parts, [&](int part) {
     float* mine = scratch + own * part;
-    for (std::int64_t i = next.fetch_add(1); i < totals.tiles; i = next.fetch_add(1)) {
-      const AttentionTile& tile = tiles[i];
-      kernels.run(p, tile, mine, partials);
+    std::int64_t next = taken.fetch_add(1);
+    while (next < totals.tiles) {
+      const AttentionTile& tile = tiles[next];
+      // Taken early its keys can be asked for; at the end tiles go to those who are done.
+      const bool early = tile.streamed() && next + kSpareTiles * parts < totals.tiles;
+      next = early ? taken.fetch_add(1) : totals.tiles;
+      kernels.run(p, tile, next < totals.tiles ? tiles + next : nullptr, mine, partials);
+      if (!early) next = taken.fetch_add(1);
       if (tile.splits == 1) continue;
       if (done[tile.join].fetch_add(1) == tile.splits - 1) kernels.join(p, tile, partials);
     }

@@ -42,9 +42,10 @@ inline std::int64_t partial_floats(const attention::Queries& q, std::int64_t cou
 struct AttentionKernels {
   // What a thread needs for any tile of up to so many heads.
   std::int64_t (*scratch_floats)(const attention::RunProblem& p, std::int64_t heads);
-  // One tile: its outputs, or its partials where the row is cut.
-  void (*run)(const attention::RunProblem& p, const AttentionTile& tile, float* scratch,
-              float* partials);
+  // One tile: its outputs, or its partials where the row is cut. `next`: what the thread does
+  // then, where that is known.
+  void (*run)(const attention::RunProblem& p, const AttentionTile& tile, const AttentionTile* next,
+              float* scratch, float* partials);
   // The outputs of a tile's columns out of the partials of all parts.
   void (*join)(const attention::RunProblem& p, const AttentionTile& tile, float* partials);
 };

@@ -21,19 +21,20 @@ bool takes_pairs(const attention::RunProblem& p) {
 }
 
 template <class Op, int kColumns>
-void stream_tile(const attention::RunProblem& p, const AttentionTile& tile, float* scratch,
-                 float* partials) {
-  Stream<Op, kColumns>(p, tile, scratch).run(partials);
+void stream_tile(const attention::RunProblem& p, const AttentionTile& tile,
+                 const AttentionTile* next, float* scratch, float* partials) {
+  Stream<Op, kColumns>(p, tile, next, scratch).run(partials);
 }
 
 template <class Op>
-void run_tile_of(const attention::RunProblem& p, const AttentionTile& tile, float* scratch,
-                 float* partials) {
+void run_tile_of(const attention::RunProblem& p, const AttentionTile& tile,
+                 const AttentionTile* next, float* scratch, float* partials) {
   if (!tile.streamed()) return Block<Op>(p, tile, scratch).run(partials);
-  if (tile.count <= 4 || kLanes == 4) return stream_tile<Op, 4>(p, tile, scratch, partials);
+  if (tile.count <= 4 || kLanes == 4) return stream_tile<Op, 4>(p, tile, next, scratch, partials);
   constexpr int kWide = kLanes < 8 ? kLanes : 8;
-  if (tile.count <= 8 || kLanes == 8) return stream_tile<Op, kWide>(p, tile, scratch, partials);
-  return stream_tile<Op, kLanes>(p, tile, scratch, partials);
+  if (tile.count <= 8 || kLanes == 8)
+    return stream_tile<Op, kWide>(p, tile, next, scratch, partials);
+  return stream_tile<Op, kLanes>(p, tile, next, scratch, partials);
 }
 
 template <class Op>
@@ -48,12 +49,12 @@ std::int64_t attention_scratch(const attention::RunProblem& p, std::int64_t head
   return scratch_of<Singles>(p.queries, heads);
 }
 
-void run_tile(const attention::RunProblem& p, const AttentionTile& tile, float* scratch,
-              float* partials) {
+void run_tile(const attention::RunProblem& p, const AttentionTile& tile, const AttentionTile* next,
+              float* scratch, float* partials) {
 #if HYLA_TARGET_HAS_PAIRS
-  if (takes_pairs(p)) return run_tile_of<Pairs>(p, tile, scratch, partials);
+  if (takes_pairs(p)) return run_tile_of<Pairs>(p, tile, next, scratch, partials);
 #endif
-  run_tile_of<Singles>(p, tile, scratch, partials);
+  run_tile_of<Singles>(p, tile, next, scratch, partials);
 }
 
 void join_tiles(const attention::RunProblem& p, const AttentionTile& tile, float* partials) {

@@ -45,9 +45,12 @@ class Stream {
            kStreamKeys * lines_stride(q) + line_floats(q);
   }
 
-  Stream(const attention::RunProblem& problem, const AttentionTile& tile, float* scratch)
+  // `next`: null, or the tile whose keys and values are asked for at the end of this one.
+  Stream(const attention::RunProblem& problem, const AttentionTile& tile, const AttentionTile* next,
+         float* scratch)
       : p_(problem),
         tile_(tile),
+        next_(next != nullptr && next->keys.begin < next->keys.end ? next : nullptr),
         sight_(problem, tile),
         logits_(problem.queries),
         groups_(groups(tile.count)),
@@ -105,23 +108,33 @@ class Stream {
     }
     return false;
   }
-  void addresses(std::int64_t first, int which) {
-    row_addresses(p_.cache, p_.cache.k, tile_.row, first, kStreamKeys, tile_.keys.end,
-                  keys_[which]);
-    row_addresses(p_.cache, p_.cache.v, tile_.row, first, kStreamKeys, tile_.keys.end,
-                  values_[which]);
-    prefetch_pages(keys_[which], kStreamKeys, tile_.head * head_bytes(p_.cache.k));
-    prefetch_pages(values_[which], kStreamKeys, tile_.head * head_bytes(p_.cache.v));
+  // Of keys from `first` on, of this tile or of one whose turn is next.
+  void addresses(const AttentionTile& tile, std::int64_t first, int which) {
+    addresses_of(p_.cache.k, tile, first, keys_[which]);
+    addresses_of(p_.cache.v, tile, first, values_[which]);
+  }
+  void addresses_of(const TensorView& view, const AttentionTile& tile, std::int64_t first,
+                    const char** rows) {
+    row_addresses(p_.cache, view, tile.row, first, kStreamKeys, tile.keys.end, rows);
+    const std::int64_t heads = (tile.head - tile_.head) * head_bytes(view);
+    for (std::int64_t i = 0; heads != 0 && i < kStreamKeys; ++i) rows[i] += heads;
+    prefetch_pages(rows, kStreamKeys, tile_.head * head_bytes(view));
+  }
+  // Those that follow on `key` and its round, to be asked for.
+  void next_addresses(std::int64_t key, int which) {
+    const std::int64_t later = key + kStreamKeys;
+    if (later < tile_.keys.end) return addresses(tile_, later, which);
+    if (next_ != nullptr) return addresses(*next_, next_->keys.begin, which);
+    addresses(tile_, tile_.keys.end - 1, which);  // once more: asking for it costs nothing
   }
 
   template <class Rows>
   void walk() {
     const bool direct = is_direct<Rows>();
     int now = 0;
-    addresses(tile_.keys.begin, now);
+    addresses(tile_, tile_.keys.begin, now);
     for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kStreamKeys) {
-      // At the end the last row once more: asking for it costs nothing.
-      addresses(std::min(key + kStreamKeys, tile_.keys.end - 1), 1 - now);
+      next_addresses(key, 1 - now);
       score<Rows>(direct, key, now);
       logits_.cap(weights_, tile_.heads * groups_ * kColumns * kStreamKeys);
       hide(key);
@@ -435,6 +448,7 @@ class Stream {
 
   const attention::RunProblem& p_;
   const AttentionTile& tile_;
+  const AttentionTile* next_;
   Sight sight_;
   Logits logits_;
   std::int64_t groups_;    // of kColumns columns, of a head

@@ -112,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Norm, CpuAgreement,
 INSTANTIATE_TEST_SUITE_P(
     Attention, CpuAgreement,
     ::testing::Values("attention_decode:b=3,hq=8,hk=2,d=128,kvlen=1+1200+97",
+                      "attention_decode:b=12,hq=8,hk=2,d=64,kvlen=40x3+1+1030+7+90x6,page=16",
                       "attention_decode:b=2,hq=6,hk=2,d=256,kvlen=1100,page=16,io=f16,kv=f16",
                       "attention_decode:b=2,hq=8,hk=1,d=64,kvlen=530,page=64,kv=e4m3",
                       "attention_decode:b=2,t=4,hq=4,hk=2,d=40,kvlen=129,page=0,kv=int8,io=f16",

@@ -72,6 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Around, CpuThreads,
 INSTANTIATE_TEST_SUITE_P(
     Attention, CpuThreads,
     ::testing::Values("attention_decode:b=2,hq=8,hk=1,d=64,kvlen=2100+3,page=16",
+                      "attention_decode:b=12,hq=8,hk=2,d=64,kvlen=40x3+1+1030+7+300x6,page=16",
                       "attention_decode:b=1,t=4,hq=24,hk=6,d=64,kvlen=1100,page=16",
                       "attention_decode:b=1,hq=24,hk=6,d=64,kvlen=30",
                       "attention_prefill:lens=70+40,hq=4,hk=2,d=64"));
