@@ -47,7 +47,11 @@ class Arguments {
               bool zero) {
     call.output(key.index, dtype, shape, zero, view);
   }
-  Workspace workspace(Key key, std::size_t bytes) { return call.workspace(key.index, bytes); }
+  // The given buffer, or a new one of as many bytes as `needed` says.
+  template <class Needed>
+  Workspace workspace(Key key, Needed&& needed) {
+    return call.workspace(key.index, given(key) ? 0 : needed());
+  }
   // Arguments that every operation has.
   void options() {
     call.set_stream(Key("stream").index);

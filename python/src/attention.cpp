@@ -107,7 +107,9 @@ PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     const TensorView& v = p.cache.v;
     if (like.rank == 3 && v.rank >= 3) like.shape[2] = v.shape[v.rank - 1];
     in.output(p.out, "out", like, true);
-    const Workspace workspace = in.workspace("workspace", workspace_bytes(p, in.call.context()));
+    if (!in.given("out")) in.call.rename("out", v.present() ? "cache.v" : "q");
+    const Workspace workspace =
+        in.workspace("workspace", [&] { return workspace_bytes(p, in.call.context()); });
     return perform(in.call, p, [&](const auto& params, const Context& context) {
       attention::run(params, workspace, context);
     });

@@ -274,7 +274,8 @@ PyObject* prefill(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     TensorView like = p.v;  // [total, Hs, V]
     if (like.rank == 3 && p.q.rank == 3) like.shape[1] = std::max(p.q.shape[1], p.v.shape[1]);
     in.output(p.out, "out", like, true);
-    const Workspace workspace = in.workspace("workspace", workspace_bytes(p, in.call.context()));
+    const Workspace workspace =
+        in.workspace("workspace", [&] { return workspace_bytes(p, in.call.context()); });
     return perform(in.call, p, [&](const auto& params, const Context& context) {
       gdn::prefill(params, workspace, context);
     });

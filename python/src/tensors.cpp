@@ -91,6 +91,15 @@ void fill(const DLTensor& tensor, const char* name, TensorView& view) {
   if (tensor.data != nullptr) view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
 }
 
+// As hyla::from_dlpack says it.
+std::string a_known_dtype() {
+  std::string names;
+  for (int i = 1; i <= static_cast<int>(DType::kBool); ++i) {
+    names.append(names.empty() ? "" : ", ").append(name_of(static_cast<DType>(i)));
+  }
+  return "a dtype that hyla knows (" + names + ")";
+}
+
 [[noreturn]] void fail(const char* name, std::string expected, std::string got) {
   throw InvalidArgument(name, std::move(expected), std::move(got));
 }
@@ -222,8 +231,7 @@ TensorView Call::numpy(const char* name, PyObject* object, Access access) {
   TensorView view;
   view.dtype = dtype_of_format(buffer.format, buffer.itemsize);
   if (view.dtype == DType::kNone) {
-    fail(name, "a dtype that hyla knows",
-         nb::str(nb::object(nb::handle(object).attr("dtype"))).c_str());
+    fail(name, a_known_dtype(), nb::str(nb::object(nb::handle(object).attr("dtype"))).c_str());
   }
   if (access == Access::kWrite && buffer.readonly) fail_read_only(name, "a read-only numpy array");
   if (buffer.ndim > TensorView::kMaxRank) {
@@ -285,7 +293,7 @@ TensorView Call::protocol(const char* name, PyObject* object, const Producer& pr
 TensorView Call::described(const char* name, PyObject* object, const char* how, Access access) {
   nb::object describe = nb::module_::import_("hyla._frameworks").attr(how);
   PyObject* raw = PyObject_CallFunctionObjArgs(describe.ptr(), object, nullptr);
-  if (raw == nullptr) fail_from_python(name, "a dtype that hyla knows");
+  if (raw == nullptr) fail_from_python(name, a_known_dtype().c_str());
   nb::tuple facts = nb::steal<nb::tuple>(raw);
   if (access == Access::kWrite && nb::cast<bool>(facts[1])) fail_read_only(name, "a read-only one");
   TensorView view;

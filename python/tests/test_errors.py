@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import hyla
+from calls import torch_calls
 from arrays import as_torch
 
 B, T, H, HV, K, V = 2, 3, 2, 4, 16, 8
@@ -380,3 +381,44 @@ def test_classes_and_attributes():
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)
     assert str(hyla.WorkspaceTooSmall(5, 3)) == "workspace: expected at least 5 bytes, got 3"
+
+
+# The argument that a tensor of calls.py becomes part of, where it has another name.
+ALSO = {"slots": {"read_slots"}, "pages": {"cache.k", "cache.v"}}
+
+
+def spoilt(tensor):
+    """What an engine passes by mistake: (kind, tensor or something else)."""
+    floats = tensor.is_floating_point()
+    yield "dtype", tensor.to(torch.float64 if floats else torch.float32)
+    yield "dtype", tensor.to(torch.complex64 if floats else torch.int16)
+    yield "dtype", tensor.to(torch.int32 if floats else torch.bool)
+    yield "rank", tensor[None, None, None]
+    yield "rank", tensor.flatten()[0]
+    yield "kind", tensor.tolist()
+    yield "memory", tensor.to("meta")
+    if tensor.shape[-1] > 1:
+        yield "stride", torch.stack([tensor, tensor], -1)[..., 0]
+    for d in range(tensor.dim()):
+        yield "size", torch.cat([tensor, tensor.narrow(d, 0, 1)], d)
+        yield "size", tensor.narrow(d, 0, tensor.shape[d] - 1).contiguous()
+
+
+@pytest.mark.parametrize("name", sorted(torch_calls()))
+def test_whatever_is_wrong_has_a_name(name):
+    """Sizes are compared with each other, so that any of them may be the one that does not fit."""
+    call = torch_calls()[name]
+    for argument, tensor in call.tensors.items():
+        for kind, wrong in spoilt(tensor):
+            tried = call.copy()
+            tried.tensors[argument] = wrong
+            try:
+                tried()
+            except (hyla.InvalidArgument, TypeError) as error:
+                named, _, rest = str(error).partition(": expected ")
+                own = {argument} | ALSO.get(argument, set())
+                anyone = set(call.tensors).union(*ALSO.values(), own)
+                assert named in (anyone if kind == "size" else own), (argument, kind, str(error))
+                assert ", got " in rest, str(error)
+            else:
+                assert kind in ("size", "stride"), (argument, kind)

@@ -121,9 +121,9 @@ def test_numpy_arrays_that_are_unusual():
     read_only.flags.writeable = False  # fine for an input
     out = hyla.reference.gdn.decode(read_only, k, v, state, l2norm=True)
     assert (out == want).all()
-    with pytest.raises(hyla.InvalidArgument, match="^q: expected a dtype that hyla knows, got float64"):
+    with pytest.raises(hyla.InvalidArgument, match=r"^q: expected a dtype that hyla knows \(.*bool\), got float64"):
         hyla.gdn.decode(q.astype(np.float64), k, v, state)
-    with pytest.raises(hyla.InvalidArgument, match="^q: expected a dtype that hyla knows, got >f4"):
+    with pytest.raises(hyla.InvalidArgument, match=r"^q: expected a dtype that hyla knows \(.*bool\), got >f4"):
         hyla.gdn.decode(q.astype(">f4"), k, v, state)
     with pytest.raises(hyla.InvalidArgument, match="^q: .* got complex64"):
         hyla.gdn.decode(q.astype(np.complex64), k, v, state)
