@@ -43,8 +43,12 @@ struct DecodeKvPolicy {
   // The server hands out the steps before it adds up for o: faster with a cluster, else not.
   static constexpr bool kStepsFirst = kEarly || (kGated && kServed && !kSpread);
   static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kColumns>;
-  using Lines = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps>,
-                                   RegisterPieces<State, kLoads>>;
+  // Pieces of 64 and of 128 bytes of a line: L2 gets twice as many, the other half for the CTA
+  // beside this one. Whole lines, and pieces of 256 bytes, lose by it.
+  static constexpr int kPieceBytes = 16 * kLanes;
+  static constexpr int kAround = kGated || kPieceBytes > 128 ? 0 : 2 * kPieceBytes;
+  using Lines = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps, kAround>,
+                                   RegisterPieces<State, kLoads, kAround>>;
   static constexpr int kStageBytes = kStaged ? 16 * kLoads * 32 * kWarps : 0;  // dynamic
   static_assert(kWarps >= 1 && kK % kLines == 0);
   static_assert(kServed || (!kEarly && !kSpread));

@@ -6,6 +6,7 @@
 
 #include "arch/cp_async.cuh"
 #include "arch/cp_async_if.cuh"
+#include "arch/fetch_around.cuh"
 #include "device/dtype.cuh"
 
 namespace hyla::gdn {
@@ -30,17 +31,25 @@ __device__ __forceinline__ void load_or_keep(device::Pack<T, Count>& pack, bool 
 
 // Where a thread's 16-byte pieces of the state wait between their uses. In registers; or in shared
 // memory, from which they are read for each use and which only this thread touches: then registers
-// do not limit the bytes in flight.
-template <class T, int Count>
+// do not limit the bytes in flight. Around: bytes that L2 gets with each piece, 0 for no more.
+template <class T, int Count, int Around = 0>
 struct RegisterPieces {
   using Piece = device::Pack<T, device::kPerChunk<T>>;
   Piece pieces[Count];
 
   __device__ __forceinline__ void load_if(int i, bool condition, const void* from) {
-    pieces[i].load_if(condition, from);
+    if constexpr (Around == 0) {
+      pieces[i].load_if(condition, from);
+    } else {
+      arch::load_16_if<Around>(condition, from, pieces[i].words);
+    }
   }
   __device__ __forceinline__ void load_or_keep(int i, bool condition, const void* from) {
-    gdn::load_or_keep(pieces[i], condition, from);
+    if constexpr (Around == 0) {
+      gdn::load_or_keep(pieces[i], condition, from);
+    } else {
+      arch::load_16_or_keep<Around>(condition, from, pieces[i].words);
+    }
   }
   __device__ __forceinline__ void wait() const {}
   const __device__ __forceinline__ Piece& piece(int i) const { return pieces[i]; }
@@ -48,13 +57,18 @@ struct RegisterPieces {
 
 // Aligned like the lines that a warp's copies fill: 5 % of a step otherwise.
 extern __shared__ __align__(128) uint4 decode_stage[];
-template <class T, int Count, int Threads>
+template <class T, int Count, int Threads, int Around = 0>
 struct StagedPieces {
   using Piece = device::Pack<T, device::kPerChunk<T>>;
   uint4* own;
 
   __device__ __forceinline__ void load_if(int i, bool condition, const void* from) {
-    arch::copy_16_if(condition, arch::shared_address(own + i * Threads), from);
+    const std::uint32_t to = arch::shared_address(own + i * Threads);
+    if constexpr (Around == 0) {
+      arch::copy_16_if(condition, to, from);
+    } else {
+      arch::copy_16_if<Around>(condition, to, from);
+    }
   }
   __device__ __forceinline__ void load_or_keep(int i, bool condition, const void* from) {
     load_if(i, condition, from);

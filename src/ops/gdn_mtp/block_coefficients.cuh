@@ -1,11 +1,9 @@
 // Gates, norms and the products of the keys of a block, by one warp.
 #pragma once
 
-#include "arch/barrier_arrival.cuh"
 #include "arch/cp_async.cuh"
 #include "arch/matrix.cuh"
 #include "arch/mma.cuh"
-#include "arch/named_barrier.cuh"
 #include "device/reduce.cuh"
 #include "ops/gdn_mtp/block_arguments.cuh"
 #include "ops/gdn_mtp/block_policy.h"
@@ -232,8 +230,6 @@ __device__ __forceinline__ KeyProducts multiply_keys(Keys keys) {
   return products;
 }
 
-inline constexpr int kProductsBarrier = 1;
-
 template <int Warps>
 __device__ __forceinline__ void send_products(SentProducts (&sent)[Warps],
                                               const KeyProducts& products, int warp, int lane) {
@@ -241,14 +237,13 @@ __device__ __forceinline__ void send_products(SentProducts (&sent)[Warps],
   const auto& kq = products.kq;
   sent[warp].words[0][lane] = make_float4(kk[0], kk[1], kk[2], kk[3]);
   sent[warp].words[1][lane] = make_float4(kq[0], kq[1], kq[2], kq[3]);
-  arch::arrive_threads(kProductsBarrier, 32 * Warps);
 }
 
+// Behind a barrier.
 template <int Warps>
 __device__ __forceinline__ KeyProducts receive_products(const SentProducts (&sent)[Warps],
                                                         const KeyProducts& own, int warp,
                                                         int lane) {
-  arch::sync_threads(kProductsBarrier, 32 * Warps);
   KeyProducts sum = own;
 #pragma unroll
   for (int i = 1; i < Warps; ++i) {
@@ -260,10 +255,11 @@ __device__ __forceinline__ KeyProducts receive_products(const SentProducts (&sen
   return sum;
 }
 
-// A lane's k and q of the 32 columns that are its warp's part.
+// A lane's k and q of its warp's columns, those of all warps of a side: pieces of 32.
 template <class P>
 struct OwnKeys {
-  uint4 k, q;
+  static constexpr int kPieces = P::kLines / 32;
+  uint4 k[kPieces], q[kPieces];
 
   __device__ __forceinline__ void load(const MtpBlockArguments& a, std::uint32_t row,
                                        std::uint32_t head, std::uint32_t tokens, int part,
@@ -272,17 +268,25 @@ struct OwnKeys {
     static_assert(!P::kApart);
     const auto key_head = static_cast<std::uint32_t>(a.group(static_cast<int>(head)));
     const std::uint32_t token = lane >> 2;
-    const int column = 32 * part + 8 * (lane & 3);
+    const int column = P::kLines * part + 8 * (lane & 3);
     const Io* from_k = static_cast<const Io*>(a.k) + at(a.k_stride, row, token, key_head) + column;
     const Io* from_q = static_cast<const Io*>(a.q) + at(a.q_stride, row, token, key_head) + column;
-    k = q = make_uint4(0, 0, 0, 0);
-    if (token < tokens) {
-      k = *reinterpret_cast<const uint4*>(from_k);
-      q = *reinterpret_cast<const uint4*>(from_q);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      k[i] = q[i] = make_uint4(0, 0, 0, 0);
+      if (token < tokens) {
+        k[i] = *reinterpret_cast<const uint4*>(from_k + 32 * i);
+        q[i] = *reinterpret_cast<const uint4*>(from_q + 32 * i);
+      }
     }
   }
-  __device__ __forceinline__ KeyProducts multiply() const {
-    return multiply_keys<typename P::Io, 1>([&](int which, int) { return which == 0 ? k : q; });
+  // Of the piece that no other warp of the CTA multiplies.
+  __device__ __forceinline__ KeyProducts multiply(int side) const {
+    static_assert(kPieces == 2 && P::kSides == 2);
+    return multiply_keys<typename P::Io, 1>([&](int which, int) {
+      if (which == 0) return side == 0 ? k[0] : k[1];
+      return side == 0 ? q[0] : q[1];
+    });
   }
 };
 

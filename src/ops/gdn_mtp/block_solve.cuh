@@ -28,23 +28,30 @@ __device__ __forceinline__ void multiply(const float (&x)[2][2],
   for (int i = 0; i < 4; ++i) d[i] += small[i];
 }
 
-// y, and what o takes from the state, from the dots k.S and q.S and v (row n, token 2 t + e).
+// y from the dots k.S and v (row n, token 2 t + e).
 __device__ __forceinline__ void solve(const MtpCoefficients& c, const float (&k)[2][2],
-                                      const float (&q)[2][2], const float (&v)[2][2], int lane,
-                                      BlockSums& sums) {
+                                      const float (&v)[2][2], int lane, BlockSums& sums) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const MtpCoefficients::Token token = c.token[2 * (lane & 3) + e];
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      sums.b[n][e] = token.value * v[n][e] - token.key * k[n][e];
-      sums.o[n][e] = token.query * q[n][e];
-    }
+    for (int n = 0; n < 2; ++n) sums.b[n][e] = token.value * v[n][e] - token.key * k[n][e];
   }
   float y[4] = {};
   multiply(sums.b, c.solved, lane, y);
 #pragma unroll
   for (int i = 0; i < 4; ++i) sums.y[i / 2][i % 2] = y[i];
+}
+
+// What o takes from the state, from the dots q.S.
+__device__ __forceinline__ void begin_outputs(const MtpCoefficients& c, const float (&q)[2][2],
+                                              int lane, BlockSums& sums) {
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const float query = c.token[2 * (lane & 3) + e].query;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) sums.o[n][e] = query * q[n][e];
+  }
 }
 
 template <class P>
@@ -53,7 +60,8 @@ __device__ __forceinline__ void solve(MtpBlockShared<P>& shared, const MtpCoeffi
                                       int lane, BlockSums& sums) {
   float k[2][2], q[2][2];
   dots.by_row(shared, warp, lane, k, q);
-  solve(c, k, q, v, lane, sums);
+  begin_outputs(c, q, lane, sums);
+  solve(c, k, v, lane, sums);
 }
 
 // What o takes from the tokens of the block.

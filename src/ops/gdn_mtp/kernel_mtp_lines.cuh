@@ -1,6 +1,6 @@
 // Several tokens a row, few states [.., K, V] in bfloat16: as mtp_block, but the warps of a CTA
-// split the lines instead of the values. So every warp waits for its own lines only, stores them as
-// it got them, and needs no keys but those of its lines; what crosses the warps are sums.
+// split the lines, too. So every warp waits for its own pieces only, stores them as it got them,
+// and needs no keys but those of its lines; what crosses the warps are sums.
 #pragma once
 
 #include <type_traits>
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
       gates.load_head_if(true, a, head);
       __syncwarp();  // ptxas moves no load across
     }
-    keys.load(a, row, head, tokens, warp, lane);
+    keys.load(a, row, head, tokens, lines.part(), lane);
     load_values<P>(a, row, 0, tokens, head, warp_value, value, lane, v_words);
     __syncwarp();
     const std::uint32_t asked_read = ask<O>(a.read_slots, row);
@@ -54,30 +54,37 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   const bool makes = warp == static_cast<int>(head / 2) % P::kWarps;
   if (!(makes ? ask_all(std::true_type{}) : ask_all(std::false_type{}))) return;
   // Behind a branch: ptxas would wait for the keys before it asks for the state.
+  KeyProducts own;
   if (makes) {
-    const KeyProducts own = keys.multiply();
+    own = keys.multiply(lines.side());
+  } else {
+    send_products(shared.products, keys.multiply(lines.side()), warp, lane);
+  }
+  __syncthreads();
+  if (makes) {
     gates.make(
         a, [&] { return receive_products(shared.products, own, warp, lane); }, tokens,
         commit_of(a, asked_commit), gates.asked.head_bits(), lane, shared.coefficients);
-  } else {
-    send_products(shared.products, keys.multiply(), warp, lane);
   }
-  const uint4 turned_keys = turned(keys.k);
+  const uint4 turned_keys[] = {turned(keys.k[0]), turned(keys.k[1])};
+  __syncthreads();  // the coefficients; the state is still on its way
   lines.wait();
   lines.make_dots(keys.k, keys.q);
   lines.read();
   lines.send_dots();
-  __syncthreads();
+  lines.sync_side();
   float k_dots[2][2], q_dots[2][2], v[2][2];
-  lines.receive_dots(k_dots, q_dots);
+  lines.receive_k(k_dots);
   ValuePlace<P>::unpack(v_words, v);
   BlockSums sums;
-  solve(shared.coefficients, k_dots, q_dots, v, lane, sums);
+  solve(shared.coefficients, k_dots, v, lane, sums);
   const std::int64_t write = write_slot<O>(a, row, asked_write, read);
   if (write >= 0) lines.share(sums);
+  lines.receive_q(q_dots);
+  begin_outputs(shared.coefficients, q_dots, lane, sums);
   add_tokens(shared.coefficients, lane, sums);
   if (write >= 0) {
-    __syncthreads();
+    lines.sync_side();
     lines.update(a, turned_keys, place_in_slot<P>(a, write, head));
   }
   store_outputs<P>(a, row, 0, tokens, head, warp_value, value, lane, sums.o);
