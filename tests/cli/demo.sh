@@ -1,15 +1,6 @@
 #!/usr/bin/env bash
 # The demo: what it promises in its summary, its options, its exit codes. usage: demo.sh TOOL
-set -uo pipefail
-tool=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/common.bash" || exit 1
 
 # demo CODE ARGUMENTS...
 demo() {

@@ -1,16 +1,7 @@
 #!/usr/bin/env bash
 # What check, bench and replay write: tables without control characters in a pipe, JSON that parses
 # and has the documented fields, SVG that is XML, recordings that replay. usage: results.sh TOOL
-set -uo pipefail
-tool=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/common.bash" || exit 1
 
 small=gdn_decode:b=3,hq=1,hv=2,k=16,v=8
 other=conv_update:b=2,hq=1,hv=1,k=8,v=8

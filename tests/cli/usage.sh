@@ -1,15 +1,6 @@
 #!/usr/bin/env bash
 # Help texts, exit codes, and messages that name what is wrong. usage: usage.sh TOOL
-set -uo pipefail
-tool=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-fail() {
-  echo "FAILED: $*" >&2
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/common.bash" || exit 1
 
 # expect CODE PATTERN ARGUMENTS...: exit code, a pattern in what it prints
 expect() {
