@@ -155,31 +155,31 @@ inline double block_at_us(const PlanShape& s) {
   if (s.narrow_states && s.even(8)) {
     const auto blocks = static_cast<double>(PlanShape::divided(s.length(), 8));
     const auto cta = [&](double at_once) {
-      return 1.33 + 0.103 * at_once + blocks * (0.95 + 0.309 * at_once);
+      return 1.28 + 0.105 * at_once + blocks * (0.658 + 0.362 * at_once);
     };
     const double waves = ctas / (6.0 * s.multiprocessors), full = std::floor(waves);
     const double rest = std::ceil(6.0 * (waves - full));
-    return 1.93 + full * cta(6.0) + (rest > 0 ? cta(rest) : 0.0);
+    return 2.25 + full * cta(6.0) + (rest > 0 ? cta(rest) : 0.0);
   }
   const double on_one = std::min(6.0, ctas / s.multiprocessors);
   const double one =
-      static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.34 + 0.133 * on_one);
+      static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.41 + 0.0927 * on_one);
   const double shared =
-      0.391 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
-  const double last = ctas > 6.0 * s.multiprocessors ? 0.285 * one : 0.0;
-  return (s.narrow_states ? 2.7 : 3.58) + (s.narrow_states ? 0.013 : 0.0188) * tasks +
+      0.416 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
+  const double last = ctas > 6.0 * s.multiprocessors ? 0.336 * one : 0.0;
+  return (s.narrow_states ? 2.69 : 3.78) + (s.narrow_states ? 0.0125 : 0.0174) * tasks +
          limit_us(one, shared + last);
 }
 
 // Steps of 16 tokens of many tasks, a CTA a multiprocessor: a task takes its bytes or its steps.
 inline double stream_us(const PlanShape& s) {
   const auto task = [&](double steps) {
-    return limit_us(3.78 + 0.223 * steps, 2.64 + (s.norm ? 1.13 : 1.09) * steps);
+    return limit_us(2.57 + 0.205 * steps, 2.62 + (s.norm ? 1.09 : 1.06) * steps);
   };
   const double longest = task(static_cast<double>(PlanShape::divided(s.length(), 16)));
   const double tasks = static_cast<double>(s.tasks()) * s.blocks / 2;
-  if (s.even(16)) return 3.0 + s.waves(tasks) * longest;
-  return 3.0 + tasks / s.multiprocessors * task(s.pieces(16) / s.row_count()) + longest;
+  if (s.even(16)) return 6.7 + s.waves(tasks) * longest;
+  return 2.55 + tasks / s.multiprocessors * task(s.pieces(16) / s.row_count()) + longest;
 }
 
 // Are there so many that a CTA goes through several? States of 16 bits do not.
@@ -199,22 +199,22 @@ inline double steps_at_us(const PlanShape& s) {
   }
   if (streams_steps(s)) return stream_us(s);
   const double most = s.narrow_states ? 2 : 3;  // CTAs a multiprocessor at once
-  const double step = s.narrow_states ? 0.504 : 0.886, shares = s.narrow_states ? 0.428 : 0.5;
-  const double norm = s.norm ? 0.0238 : 0.0;
+  const double step = s.narrow_states ? 0.57 : 0.815, shares = s.narrow_states ? 0.388 : 0.5;
+  const double norm = s.norm ? 0.0428 : 0.0;
   const auto cta = [&](double at_once, double count) {
-    return (s.narrow_states ? 2.11 : 0.0) + (s.narrow_states ? 0.827 : 2.09) * at_once +
+    return (s.narrow_states ? 2.93 : 0.0) + (s.narrow_states ? 0.43 : 2.36) * at_once +
            count * (step + (shares + norm) * at_once);
   };
   const double on_one = ctas / s.multiprocessors, mean = s.pieces(16) / s.row_count();
   const double full = std::floor(on_one / most), rest = on_one - most * full;
-  const double base = 2.11;
+  const double base = 1.77;
   if (s.even(16)) {
     const double last = rest > 0 ? cta(std::ceil(rest), steps) : 0.0;
-    return base + full * cta(most, steps) + (full > 0 ? 1.11 : 1.0) * last;
+    return base + full * cta(most, steps) + (full > 0 ? 1.09 : 1.0) * last;
   }
   // The longest has its multiprocessor for itself when the others have ended.
   const double beside = (std::min(most, std::ceil(on_one)) - 1.0) * mean / steps;
-  return base + limit_us(cta(1.0 + 0.816 * beside, steps), on_one / most * cta(most, mean) * 1.12);
+  return base + limit_us(cta(1.0 + 0.839 * beside, steps), on_one / most * cta(most, mean) * 1.09);
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
@@ -325,8 +325,8 @@ inline constexpr double kRemembered = 61;
 
 // Tasks whose segments remember.
 inline double heavy_tasks(const PlanShape& s, int parts) {
-  const auto tasks = static_cast<double>(s.tasks());
-  return s.chunks() <= kRemembered * parts ? tasks : std::max(1.0, tasks / 4);
+  const bool all = s.chunks() <= kRemembered * parts;
+  return static_cast<double>(all ? s.tasks() : s.rows * (s.heads / 4));
 }
 
 // Value rows of a CTA that goes through the states between segments: few, while there is room.
@@ -344,12 +344,13 @@ inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const double walked = 2 * (states * (parts - 1) + heavy * each * (parts - 2));
   // Those that do not fit at once begin when segments that forget have ended.
   const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
-  const double transfer = 0.861 * limit_us(longest, 0.589 * walked / s.multiprocessors) +
-                          (second ? 0.292 * std::min(longest, kRemembered) : 0.0);
+  const double chain = heavy > 0 ? longest : std::min(longest, kRemembered);
+  const double transfer = 0.87 * limit_us(chain, 0.429 * walked / s.multiprocessors) +
+                          (second ? 0.73 * std::min(longest, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.36 : 2.47) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.34 : 2.24) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 16.0 + 0.165 * tasks + 0.102 * tasks * parts + prepare_us(s, s.multiprocessors) +
+  return 15.1 + 0.139 * tasks + 0.152 * tasks * parts + prepare_us(s, s.multiprocessors) +
          transfer + between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
 
@@ -385,18 +386,22 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const double followed = (parts - 1) * cuts;
   const double prepared = (heavy * each + light * std::min(each, kRemembered)) * (parts - 1);
   const double prepare =
-      2.6 * (s.norm ? 1.08 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.843);
-  const double chain = std::max(piece, light > 0 ? std::min(longest, kRemembered) : 0.0);
+      3.38 * (s.norm ? 1.03 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.843);
+  const double chain =
+      std::max(heavy > 0 ? piece : 0.0, light > 0 ? std::min(longest, kRemembered) : 0.0);
   const double walked = 2 * (prepared + heavy * each / cuts * (followed - 1));
   const bool second = heavy * (2 * followed - 1) + light * (parts - 1) > s.multiprocessors;
-  const double transfer = 0.891 * limit_us(chain, 0.681 * walked / s.multiprocessors) +
-                          (second ? 0.239 * std::min(chain, kRemembered) : 0.0);
+  const double transfer = 0.807 * limit_us(chain, 0.177 * walked / s.multiprocessors) +
+                          (second ? 0.357 * std::min(chain, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
-  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 0.8 : 0.987);
-  const double between = followed > 1 ? 8.0 + step * (followed - 1) : 0.0;
-  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.93 : 2.62) +
+  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.29 : 2.06);
+  const double between = followed > 1 ? 9.26 + step * (followed - 1) : 0.0;
+  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.52 : 2.28) +
                          6.0 * s.waves(tasks * parts);
-  return 36.0 + prepare + transfer + between + outputs;
+  // Gates of all chunks are looked through first, and keys and queries read once more.
+  const double all = s.all_chunks() * static_cast<double>(s.heads);
+  const double found = 0.001 * all, bytes = 7.97e-8 * all * s.key_bytes;
+  return 24.3 + found + bytes + prepare + transfer + between + outputs;
 }
 
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.
