@@ -23,6 +23,11 @@ struct MtpLinesPolicy
   static constexpr int kValues = kRows / kSides;
   static constexpr int kLineBytes = kValues * static_cast<int>(sizeof(State));
   static_assert(kParts == 2 && kLines == 64 && kLineBytes == 64);
+  static constexpr bool kSlotFirst = false;  // costs 3 % where there are no slots
+};
+
+struct MtpSlotLinesPolicy : MtpLinesPolicy {
+  static constexpr bool kSlotFirst = true;  // gains 2 to 7 % where there are
 };
 
 // y of all values in three bfloat16 numbers, two and one, as the update wants them: 8 values that

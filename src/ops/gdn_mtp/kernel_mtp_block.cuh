@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   Transfer transfer(shared, warp, lane);
-  // Keys, gates and values first: what is made of them must be ready when the state comes, which
-  // fills the memory's queues. Slots behind them: the state waits for its slot, they would too.
+  // Keys, gates and values before the state: what is made of them must be ready when it comes,
+  // which fills the memory's queues.
   std::uint32_t v_words[2], asked_write;
   std::int64_t read;
   const MtpCoefficients& coefficients = shared.coefficients[0];
@@ -43,19 +43,24 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   const auto prepare = [&](int role) {
     BlockGates<P> gates;
     KeyFragments<P> keys;
+    std::uint32_t asked_read = 0;
+    if constexpr (P::kSlotFirst) {
+      asked_read = ask<O>(a.read_slots, row);
+      __syncwarp();  // ptxas moves no load across
+    }
     const auto load_gates = [&] {
       gates.load_if(role == 0, a, row, 0, tokens, head, lane);
       gates.load_head_if(role == 0, a, head);
     };
     if constexpr (P::kGatesFirst) {
       load_gates();
-      __syncwarp();  // ptxas moves no load across
+      __syncwarp();
     }
     keys.load(a, row, head, tokens, role, lane);
     if constexpr (!P::kGatesFirst) load_gates();
     load_values<P>(a, row, 0, tokens, head, warp_value, value, lane, v_words);
     __syncwarp();
-    const std::uint32_t asked_read = ask<O>(a.read_slots, row);
+    if constexpr (!P::kSlotFirst) asked_read = ask<O>(a.read_slots, row);
     asked_write = ask<O>(a.write_slots, row);
     const std::uint32_t asked_commit = ask<O>(a.commit_lengths, row);
     read = a.read_slots.present() ? static_cast<std::int32_t>(asked_read) : std::int64_t{row};

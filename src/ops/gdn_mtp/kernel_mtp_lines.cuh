@@ -33,15 +33,20 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas)
   // In the order of mtp_block. False: the row is padding.
   const auto ask_all = [&](auto makes) {
     constexpr bool kMakes = decltype(makes)::value;
+    std::uint32_t asked_read = 0;
+    if constexpr (P::kSlotFirst) {
+      asked_read = ask<O>(a.read_slots, row);
+      __syncwarp();  // ptxas moves no load across
+    }
     if constexpr (kMakes) {
       gates.load_if(true, a, row, 0, tokens, head, lane);
       gates.load_head_if(true, a, head);
-      __syncwarp();  // ptxas moves no load across
+      __syncwarp();
     }
     keys.load(a, row, head, tokens, lines.part(), lane);
     load_values<P>(a, row, 0, tokens, head, warp_value, value, lane, v_words);
     __syncwarp();
-    const std::uint32_t asked_read = ask<O>(a.read_slots, row);
+    if constexpr (!P::kSlotFirst) asked_read = ask<O>(a.read_slots, row);
     asked_write = ask<O>(a.write_slots, row);
     if constexpr (kMakes) asked_commit = ask<O>(a.commit_lengths, row);
     read = a.read_slots.present() ? static_cast<std::int32_t>(asked_read) : std::int64_t{row};

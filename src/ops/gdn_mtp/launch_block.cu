@@ -89,8 +89,8 @@ MtpBlockArguments arguments(const MtpProblem& p) {
 }
 
 // Measured. kVK: up to 32 MiB of states more registers gain 2 %, beyond they lose 4. kKV: up to 8
-// MiB, one wave of CTAs, lines a warp gain 9 % and lose beyond; whole lines gain 3 % at 128 MiB and
-// nothing at 32. The bits of kLines are others.
+// MiB, one wave of CTAs, lines a warp gain 14 % and lose beyond; whole lines gain 2 % at 128 MiB
+// and nothing at 32. The bits of both kLines are others.
 BlockShape shape_of(const MtpProblem& p, Options options, bool invariant) {
   constexpr std::int64_t kMiB = 1 << 20;
   const DType state = p.initial.dtype;
@@ -100,7 +100,9 @@ BlockShape shape_of(const MtpProblem& p, Options options, bool invariant) {
   if (p.layout == StateLayout::kVK) {
     return bytes <= 32 * kMiB ? BlockShape::kFew : BlockShape::kValues;
   }
-  if (bytes <= 8 * kMiB && !invariant) return BlockShape::kLines;
+  if (bytes <= 8 * kMiB && !invariant) {
+    return p.slots.read.present() ? BlockShape::kSlotLines : BlockShape::kLines;
+  }
   const bool whole = p.V % (kMtpWideWarps * kMtpBlockWarpRows) == 0;
   return bytes >= 64 * kMiB && whole ? BlockShape::kWide : BlockShape::kValues;
 }

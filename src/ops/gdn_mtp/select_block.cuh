@@ -11,8 +11,8 @@ namespace hyla::gdn {
 using MtpBlockKernel = void (*)(MtpBlockArguments);
 
 // Of a CTA, for rows of one block: four warps with 16 values each; the same with more registers
-// and fewer CTAs an SM; with 32 lines each (kernel_mtp_lines.cuh); kMtpWideWarps.
-enum class BlockShape { kValues, kFew, kLines, kWide };
+// and fewer CTAs an SM; with lines each (kernel_mtp_lines.cuh), in two ways; kMtpWideWarps.
+enum class BlockShape { kValues, kFew, kLines, kSlotLines, kWide };
 
 struct BlockChoice {
   DType io;
@@ -21,7 +21,7 @@ struct BlockChoice {
   BlockShape shape;  // kValues, unless has_shapes()
 };
 
-// kVK: kFew too; kKV: kLines and kWide.
+// kVK: kFew too; kKV: the others.
 constexpr bool has_shapes(DType state, DType io) {
   return state == io && state == DType::kBFloat16;
 }
@@ -40,6 +40,7 @@ MtpBlockKernel select_block(const BlockChoice& c) {
     } else {
       using Wide = MtpBlockPolicy<State, Io, Options::kUsual, L, kMtpWideWarps>;
       if (c.shape == BlockShape::kLines) return mtp_lines<MtpLinesPolicy>;
+      if (c.shape == BlockShape::kSlotLines) return mtp_lines<MtpSlotLinesPolicy>;
       if (c.shape == BlockShape::kWide) return mtp_block<Wide>;
     }
   }
