@@ -360,7 +360,7 @@ void add_bench(CLI::App& app) {
       "'host us' is what the host spends on a call: validation, dispatch, "
       "launch;\n"
       "'launch us' is the launch of an empty kernel alone; 'chain us', for decode, is a kernel\n"
-      "that waits for the same loads one after another and computes nothing: the limit where the\n"
+      "that waits for the same loads, asked for at once, without computing: the limit where the\n"
       "time is latency. Attention decode over pages: their copies alone, in equal shares. On a "
       "CPU\n"
       "'pages' are those of memory: huge ones make what is read once up to 1.5 times faster");
