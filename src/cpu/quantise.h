@@ -129,19 +129,30 @@ HYLA_INLINE __m512 quotient(__m512 x, __m512 scale, __m512 inverse) {
   return _mm512_fmadd_ps(_mm512_fnmadd_ps(near, scale, x), inverse, near);
 }
 
+// What a run is divided by, found from its largest magnitude.
+template <class Stored>
+struct RunScale {
+  float value;
+  __m512 scale, inverse;
+
+  HYLA_INLINE explicit RunScale(float largest)
+      : value(largest / kLargestStored<Stored>),
+        scale(_mm512_set1_ps(value)),
+        inverse(_mm512_set1_ps(kLargestStored<Stored> / largest)) {}
+  HYLA_INLINE __m512 divide(__m512 x) const { return quotient(x, scale, inverse); }
+};
+
 // Whole vectors of finite numbers, the largest of them far from what is denormal. Returns the
 // scale.
 template <class Stored>
 inline float store_plain(const float* from, std::int64_t count, float largest, Stored* to) {
-  const float scale = largest / kLargestStored<Stored>;
-  const __m512 own = _mm512_set1_ps(scale);
-  const __m512 inverse = _mm512_set1_ps(kLargestStored<Stored> / largest);
+  const RunScale<Stored> scale(largest);
   for (std::int64_t i = 0; i < count; i += kLanes) {
     const __m512 x = _mm512_loadu_ps(from + i);
-    const __m512i codes = code_of(quotient(x, own, inverse), x, Stored{});
+    const __m512i codes = code_of(scale.divide(x), x, Stored{});
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm512_cvtepi32_epi8(codes));
   }
-  return scale;
+  return scale.value;
 }
 #endif
 

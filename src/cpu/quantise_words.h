@@ -59,11 +59,11 @@ HYLA_INLINE __m512i code_of_magnitude(__m512 x) {
 
 // Codes of 32 numbers, in the lower half.
 template <class Stored>
-HYLA_INLINE __m512i codes_of(__m512i words, __m512 scale, __m512 inverse) {
+HYLA_INLINE __m512i codes_of(__m512i words, const RunScale<Stored>& scale) {
   const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
   const __m512 odd = _mm512_castsi512_ps(
       _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-  const __m512 a = quotient(even, scale, inverse), b = quotient(odd, scale, inverse);
+  const __m512 a = scale.divide(even), b = scale.divide(odd);
   const __m512i turns = _mm512_load_si512(kByteOrders.turns);
   if constexpr (std::is_signed_v<Stored>) {
     return _mm512_permutex2var_epi8(code_of(a, even, Stored{}), turns, code_of(b, odd, Stored{}));
@@ -75,9 +75,7 @@ HYLA_INLINE __m512i codes_of(__m512i words, __m512 scale, __m512 inverse) {
 // As store_plain.
 template <class Stored>
 HYLA_INLINE float store_words(const bfloat16* from, std::int64_t count, float largest, Stored* to) {
-  const float scale = largest / kLargestStored<Stored>;
-  const __m512 own = _mm512_set1_ps(scale);
-  const __m512 inverse = _mm512_set1_ps(kLargestStored<Stored> / largest);
+  const RunScale<Stored> scale(largest);
   for (std::int64_t i = 0; i < count; i += kWordsAtOnce) {
     __m512i a = _mm512_loadu_si512(from + i), b = _mm512_loadu_si512(from + i + 32);
     // The signs' bytes: e4m3 keeps them as they are.
@@ -87,8 +85,8 @@ HYLA_INLINE float store_words(const bfloat16* from, std::int64_t count, float la
       a = _mm512_and_si512(a, magnitude);
       b = _mm512_and_si512(b, magnitude);
     }
-    const __m512i lower = codes_of<Stored>(a, own, inverse);
-    const __m512i upper = codes_of<Stored>(b, own, inverse);
+    const __m512i lower = codes_of(a, scale);
+    const __m512i upper = codes_of(b, scale);
     __m512i codes = _mm512_maskz_shuffle_i64x2(0xff, lower, upper, 0x44);
     if constexpr (!std::is_signed_v<Stored>) {
       // codes | (signs & 0x80)
@@ -96,7 +94,7 @@ HYLA_INLINE float store_words(const bfloat16* from, std::int64_t count, float la
     }
     _mm512_storeu_si512(to + i, codes);
   }
-  return scale;
+  return scale.value;
 }
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE

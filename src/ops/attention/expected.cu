@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device/launch.h"
+#include "ops/attention/padded_dim.h"
 #include "ops/attention_prefill/launch_prefill.h"
 #include "ops/attention_prefill/widened_room.h"
 
@@ -106,7 +107,7 @@ ExpectedMixture expected_mixture(const RunProblem& problem, const Context& conte
   m.tokens = std::max(static_cast<double>(q.q.shape[0]), m.rows);
   m.heads = static_cast<double>(q.kv_heads);
   m.group = static_cast<double>(q.query_heads / q.kv_heads);
-  m.dim = padded_dim(static_cast<int>(std::max(q.head_dim, q.value_dim)));
+  m.dim = padded_dim(std::max(q.head_dim, q.value_dim));
   m.bytes = size_of(problem.cache.k.dtype) == 1;
   m.whole = q.mask.window == 0 && q.mask.chunk == 0;
   m.processors = device::multiprocessors(context);

@@ -7,6 +7,7 @@
 
 #include "device/launch.h"
 #include "ops/attention/cache_places.h"
+#include "ops/attention/padded_dim.h"
 
 namespace hyla::attention::decode {
 namespace {
@@ -179,7 +180,7 @@ const char* refuses(const RunProblem& problem, const Context& context) {
 Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multiprocessors) {
   const Queries& q = problem.queries;
   Plan plan;
-  plan.dim = padded(std::max(q.head_dim, q.value_dim));
+  plan.dim = padded_dim(std::max(q.head_dim, q.value_dim));
   // Where long rows are someone else's, the mean says nothing: the others may be drafts.
   const bool unknown = most_packed < kAllRows, many = many_queries(q);
   if (one_byte(problem.cache.k.dtype)) {
@@ -202,7 +203,7 @@ Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multipro
 Plan make_own_plan(const RunProblem& problem, int multiprocessors) {
   const Queries& q = problem.queries;
   Plan plan;
-  plan.dim = padded(std::max(q.head_dim, q.value_dim));
+  plan.dim = padded_dim(std::max(q.head_dim, q.value_dim));
   plan.ctas = std::min(multiprocessors, kMaxCtas);
   plan.own_bits = true;
   plan.slots = own_slots(units_of(room(CachePlaces(problem.cache))), all_units(problem), plan.ctas);
@@ -226,8 +227,8 @@ std::size_t workspace_bound(const RunBounds& bounds, int multiprocessors) {
   const std::int64_t row = std::min(units_of(bounds.max_kv_length), longest) + 1;  // of ragged rows
   const std::int64_t all = bounds.max_sequences * bounds.kv_heads * row;
   const std::int64_t slots = own_slots(all, all, ctas);
-  return std::max(bytes(ctas * kWideCtas * Plan().slots, kWideRows, padded(dim)),
-                  bytes(ctas * slots, kWarpRows, padded(dim)));
+  return std::max(bytes(ctas * kWideCtas * Plan().slots, kWideRows, padded_dim(dim)),
+                  bytes(ctas * slots, kWarpRows, padded_dim(dim)));
 }
 
 }  // namespace hyla::attention::decode

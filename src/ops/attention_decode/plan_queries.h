@@ -32,8 +32,6 @@ inline constexpr std::int64_t kAnyRows = kAllRows - 1;  // all, of which the mea
 inline constexpr const char* kFarIndices =
     "an index tensor has negative strides or some beyond 2^31 bytes";
 
-inline int padded(std::int64_t dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
-
 // Of entries, at the beginning.
 inline constexpr std::size_t kEntryBytes = kMaxCtas * kWideCtas * 2 * sizeof(int4) + 16;
 

@@ -3,21 +3,11 @@
 #pragma once
 
 #include "arch/grid_dependency.cuh"
+#include "device/largest.cuh"
 #include "ops/attention_prefill/epilogue.cuh"
 #include "ops/attention_prefill/prefill_shape.h"
 
 namespace hyla::attention {
-
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-  return x;
-}
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
 
 inline constexpr int kCombineWarps = 8, kCombineSlices = 8;  // CTAs of a ticket
 
@@ -39,9 +29,9 @@ __global__ void __launch_bounds__(32 * kCombineWarps)
     const auto place = [&](int piece) { return std::int64_t{ticket - piece} * Shape::kRows + row; };
     float2 part{-__builtin_huge_valf(), 0.0f};
     if (lane < item.pieces) part = a.partials.rows[place(lane)];
-    const float top = warp_max(part.x);
+    const float top = device::largest_of_lanes<32>(part.x);
     const float weight = part.x == -__builtin_huge_valf() ? 0.0f : arch::exp2_fast(part.x - top);
-    const float sum = warp_sum(weight * part.y);
+    const float sum = device::sum_lanes<32>(weight * part.y);
     float2 values[kColumns / 2] = {};
 #pragma unroll 4
     for (int p = 0; p < item.pieces; ++p) {

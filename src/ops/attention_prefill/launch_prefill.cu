@@ -1,6 +1,7 @@
 #include "ops/attention_prefill/launch_prefill.h"
 
 #include "device/alignment.h"
+#include "ops/attention/padded_dim.h"
 #include "ops/attention_prefill/launch_bytes_instances.h"
 #include "ops/attention_prefill/launch_instances.h"
 #include "ops/attention_prefill/launch_widened.cuh"
@@ -45,7 +46,7 @@ RowsTensor tensor_of(const CacheView& cache, const KvRows& rows, const TensorVie
 
 BuiltInLaunch* instance(DType dtype, std::int64_t dim) {
   const bool bf16 = dtype == DType::kBFloat16;
-  switch (padded_dim(static_cast<int>(dim))) {
+  switch (padded_dim(dim)) {
     case 64:
       return bf16 ? launch_tile<__nv_bfloat16, 64, KvRows, KvRows>
                   : launch_tile<__half, 64, KvRows, KvRows>;
@@ -60,7 +61,7 @@ BuiltInLaunch* instance(DType dtype, std::int64_t dim) {
 
 BytesLaunch* bytes_instance(DType dtype, std::int64_t dim) {
   const bool bf16 = dtype == DType::kBFloat16;
-  switch (padded_dim(static_cast<int>(dim))) {
+  switch (padded_dim(dim)) {
     case 64:
       return bf16 ? launch_bytes<__nv_bfloat16, 64, ByteRows, ByteRows>
                   : launch_bytes<__half, 64, ByteRows, ByteRows>;
@@ -75,7 +76,7 @@ BytesLaunch* bytes_instance(DType dtype, std::int64_t dim) {
 
 WidenedLaunch* widened_instance(DType dtype, std::int64_t dim) {
   const bool bf16 = dtype == DType::kBFloat16;
-  switch (padded_dim(static_cast<int>(dim))) {
+  switch (padded_dim(dim)) {
     case 64:
       return bf16 ? launch_widened<__nv_bfloat16, 64> : launch_widened<__half, 64>;
     case 128:
@@ -220,7 +221,7 @@ void launch_attention_prefill(const RunProblem& problem, std::int64_t more_than,
     return;
   }
   const KvRows keys = kv_rows(cache, cache.k), values = kv_rows(cache, cache.v);
-  const int kernel_dim = padded_dim(static_cast<int>(dim));
+  const int kernel_dim = padded_dim(dim);
   instance(q.q.dtype, dim)(q, keys, tensor_of(cache, keys, cache.k, kernel_dim), values,
                            tensor_of(cache, values, cache.v, kernel_dim), launch, context);
 }

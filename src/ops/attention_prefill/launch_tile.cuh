@@ -8,6 +8,7 @@
 #include "device/alignment.h"
 #include "device/launch.h"
 #include "device/tensor_map.h"
+#include "ops/attention/padded_dim.h"
 #include "ops/attention_prefill/kernel_combine.cuh"
 #include "ops/attention_prefill/kernel_tile.cuh"
 
@@ -109,7 +110,7 @@ inline std::int64_t schedule_room(std::int64_t rows) {
   return (Schedule::bytes(rows) + 255) / 256 * 256;
 }
 inline std::int64_t pieces_bytes(std::int64_t dim, int processors) {
-  const int padded = padded_dim(static_cast<int>(dim));
+  const int padded = padded_dim(dim);
   return Partials::bytes(processors, padded == 256 ? 128 : 192, padded);
 }
 

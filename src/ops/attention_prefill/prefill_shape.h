@@ -80,7 +80,4 @@ struct PrefillShapeOf<64, Loading::kBytes> {
 template <int Dim, Loading kLoading>
 using PrefillShape = typename PrefillShapeOf<Dim, kLoading>::type;
 
-// The kernel's dim that a head of `dim` values is padded to.
-constexpr int padded_dim(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 128 : 256; }
-
 }  // namespace hyla::attention

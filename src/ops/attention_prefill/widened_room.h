@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/attention/padded_dim.h"
 #include "ops/attention_prefill/prefill_shape.h"
 #include "ops/attention_prefill/region.h"
 #include "ops/attention_prefill/schedule.cuh"
@@ -21,7 +22,7 @@ inline constexpr std::int64_t kWidenedBytes = std::int64_t{256} << 20;
 inline constexpr std::int64_t kMostWidenedBytes = std::int64_t{1} << 30;
 
 constexpr int widened_tile_keys(std::int64_t dim) {
-  switch (padded_dim(static_cast<int>(dim))) {
+  switch (padded_dim(dim)) {
     case 64:
       return PrefillShape<64, Loading::kWidened>::kKeys;
     case 128:
