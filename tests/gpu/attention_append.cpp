@@ -145,6 +145,22 @@ TEST_F(GpuAppend, ManyElementsRoundAsTheReferenceDoes) {
   }
 }
 
+// Lanes without numbers, parts of heads that are rotated, several scales a head, an odd number of
+// heads.
+TEST_F(GpuAppend, HeadDims) {
+  std::uint64_t seed = 6800;
+  for (const char* dim : {"16", "32", "48", "96", "192", "256"}) {
+    for (const char* types : {"io=bf16,kv=bf16", "io=bf16,kv=e4m3", "io=f16,kv=int8"}) {
+      for (const char* rope : {"none", "halves", "pairs"}) {
+        ++seed;
+        check_all(std::string("attention_append:hk=3,page=16,lens=9+0+40,") + types + ",d=" + dim +
+                      ",rope=" + rope + ",seed=" + std::to_string(seed),
+                  CaseOptions::drawn(seed));
+      }
+    }
+  }
+}
+
 // Scales of heads that hold zeros, and numbers whose scale has no reciprocal.
 TEST_F(GpuAppend, ZerosAndTinyNumbers) {
   for (const char* types : {"kv=e4m3", "kv=int8"}) {

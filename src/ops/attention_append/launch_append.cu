@@ -9,34 +9,71 @@
 namespace hyla::attention {
 namespace {
 
-using appending::RowsArguments;
+using appending::RowsArguments, appending::Scales;
 
 std::int64_t tiles(const AppendProblem& problem) {
   const std::int64_t tokens = problem.k.shape[0];
   return tokens / appending::kTileTokens + std::min(problem.sequences.rows, tokens);
 }
 
-template <class In, class Out>
-void launch(const AppendProblem& problem, const Context& context) {
-  constexpr int kShare = 32 * appending::kLines<Out> * appending::kRowWarps;
-  const RowsArguments arguments = appending::rows_arguments(problem);
-  const int most = std::max(arguments.halves[0].total, arguments.halves[1].total);
+// Halves of different shapes go one after the other. `ctas`: wanted for a multiprocessor; `warps`:
+// of a half.
+template <class Kernel, class Warps>
+void launch(Kernel kernel, int ctas, const AppendProblem& problem, const Context& context,
+            Warps warps) {
+  RowsArguments arguments = appending::rows_arguments(
+      problem, std::int64_t{device::multiprocessors(context)} * ctas * appending::kRowWarps);
   device::LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>((most + kShare - 1) / kShare),
-                    problem.value_dim > 0 && !arguments.paired ? 2u : 1u);
   shape.block = dim3(32 * appending::kRowWarps);
-  device::launch(appending::append_rows<In, Out>, shape, arguments, context);
+  const auto start = [&] {
+    const int count = warps(arguments.halves[0]), of_cta = appending::kRowWarps;
+    shape.grid = dim3(static_cast<unsigned>((count + of_cta - 1) / of_cta));
+    device::launch(kernel, shape, arguments, context);
+  };
+  start();
+  if (arguments.paired || problem.value_dim == 0) return;
+  arguments.halves[0] = arguments.halves[1];
+  start();
+}
+
+void launch_copying(const AppendProblem& problem, const Context& context) {
+  constexpr int kShare = 32 * appending::kLines;
+  launch(appending::copy_rows, 1, problem, context,
+         [](const appending::Half& of) { return (of.total + kShare - 1) / kShare; });
+}
+
+template <class In, class Out, bool kTurned, Scales kScales>
+void launch_conversion(const AppendProblem& problem, const Context& context) {
+  const int tokens = static_cast<int>(problem.k.shape[0]);
+  constexpr int kCtas = appending::kConvertCtas<kTurned> * appending::kConvertRounds<kTurned>;
+  launch(appending::convert_rows<In, Out, kTurned, kScales>, kCtas, problem, context,
+         [&](const appending::Half& of) {
+           return (tokens + of.tokens_of_warp - 1) / of.tokens_of_warp;
+         });
+}
+
+template <class In, class Out>
+void launch_quantising(const AppendProblem& problem, const Context& context) {
+  const CacheView& cache = problem.cache;
+  if (!appending::one_scale_a_head(cache.k_scales) ||
+      (problem.value_dim > 0 && !appending::one_scale_a_head(cache.v_scales))) {
+    launch_conversion<In, Out, true, Scales::kAny>(problem, context);
+  } else if (problem.cos.present()) {
+    launch_conversion<In, Out, true, Scales::kHead>(problem, context);
+  } else {
+    launch_conversion<In, Out, false, Scales::kHead>(problem, context);
+  }
 }
 
 template <class In>
 void launch_converting(const AppendProblem& problem, const Context& context) {
   switch (problem.cache.k.dtype) {
     case DType::kFloat8E4M3:
-      return launch<In, __nv_fp8_e4m3>(problem, context);
+      return launch_quantising<In, __nv_fp8_e4m3>(problem, context);
     case DType::kInt8:
-      return launch<In, std::int8_t>(problem, context);
+      return launch_quantising<In, std::int8_t>(problem, context);
     default:
-      return launch<In, In>(problem, context);
+      return launch_conversion<In, In, true, Scales::kAny>(problem, context);
   }
 }
 
@@ -64,7 +101,7 @@ void launch_append(const AppendProblem& problem, const Workspace&, const Context
 void launch_append_rows(const AppendProblem& problem, const Workspace&, const Context& context) {
   if (problem.k.shape[0] == 0 || problem.sequences.rows == 0) return;
   if (appending::as_is(problem)) {
-    launch<appending::Bytes, appending::Bytes>(problem, context);
+    launch_copying(problem, context);
   } else if (problem.k.dtype == DType::kBFloat16) {
     launch_converting<__nv_bfloat16>(problem, context);
   } else {

@@ -1,14 +1,16 @@
-// Host side of append_rows: what it takes, and how a problem becomes its arguments.
+// Host side of the kernels that move whole rows: what they take, and how a problem becomes their
+// arguments.
 #pragma once
 
 #include <bit>
 
 #include "device/alignment.h"
-#include "ops/attention_append/kernel_rows.cuh"
+#include "ops/attention_append/kernel_convert.cuh"
+#include "ops/attention_append/kernel_copy.cuh"
 
 namespace hyla::attention::appending {
 
-inline constexpr std::int64_t kMostChunks = INT32_MAX - 64 * 32 * kMostLines;
+inline constexpr std::int64_t kMostChunks = INT32_MAX - 64 * 32 * kLines;
 
 // Rows of a tensor can be read or written `bytes` at a time.
 inline bool aligned_rows(const TensorView& x, std::int64_t bytes) {
@@ -27,6 +29,11 @@ inline bool as_is(const AppendProblem& p) {
   return !p.cos.present() && p.k.dtype == p.cache.k.dtype;
 }
 
+// Of chunks in a head.
+inline std::int64_t rotated_pairs(const AppendProblem& p) {
+  return p.cos.present() ? p.cos.shape[1] / 8 : 0;
+}
+
 // Null when the kernel takes one of keys and values.
 inline const char* half_refuses(const AppendProblem& p, const TensorView& from,
                                 const TensorView& to, const TensorView& scales) {
@@ -36,19 +43,22 @@ inline const char* half_refuses(const AppendProblem& p, const TensorView& from,
   if (!aligned_rows(to, 16 * static_cast<std::int64_t>(size_of(to.dtype)) / size)) {
     return "the cache's rows are not aligned to chunks";
   }
-  if (chunks * p.heads < kMostLines) return "a token has fewer than 64 bytes";
   if (chunks * p.heads * from.shape[0] > kMostChunks) return "too many tokens";
-  if (as_is(p)) return nullptr;
+  if (as_is(p)) return chunks * p.heads < kLines ? "a token has fewer than 64 bytes" : nullptr;
   if (from.dtype != DType::kBFloat16 && from.dtype != DType::kFloat16) {
     return "converts from bfloat16 and float16";
   }
   if (to.dtype != from.dtype && size_of(to.dtype) != 1) return "the cache has another dtype";
-  if (!std::has_single_bit(static_cast<std::uint64_t>(chunks)) || chunks > 32) {
-    return "converts head dims 8, 16, 32, 64, 128 and 256";
+  if (chunks % 2 != 0 || chunks > 32) return "converts head dims that are multiples of 16, to 256";
+  if (!scales.present() || scales.shape[scales.rank - 1] == 1) return nullptr;
+  const std::int64_t run = from.shape[2] / scales.shape[scales.rank - 1];
+  const std::int64_t turned = from.data == p.k.data ? rotated_pairs(p) : 0;
+  if (run % 8 != 0 || !std::has_single_bit(static_cast<std::uint64_t>(run))) {
+    return "a scale is for a head, or for a power of two of at least 8 values";
   }
-  if (scales.present()) {
-    const std::int64_t run = from.shape[2] / scales.shape[scales.rank - 1];
-    if (run % 8 != 0) return "a scale has fewer than 8 values";
+  // The lanes of a run are neighbours.
+  if (turned % (run / 8) != 0 || (chunks / 2 - turned) % (run / 8) != 0) {
+    return "values that share a scale are apart in a rotation";
   }
   return nullptr;
 }
@@ -70,8 +80,16 @@ inline const char* rows_refuses(const AppendProblem& p) {
   return nullptr;
 }
 
+// Tokens of a warp that converts, `at_once` of them at a time: as many as give `warps`, which run
+// at once, equal shares, or twice as many warps half of them and so on. A lane looks up one.
+inline int tokens_of_warp(std::int64_t tokens, std::int64_t at_once, std::int64_t warps) {
+  const std::int64_t rounds = (tokens + 32 * warps - 1) / (32 * warps);
+  const std::int64_t share = (tokens + rounds * warps - 1) / (rounds * warps);
+  return static_cast<int>((share + at_once - 1) / at_once * at_once);
+}
+
 inline Half half_of(const AppendProblem& p, const TensorView& from, const TensorView& to,
-                    const TensorView& scales) {
+                    const TensorView& scales, std::int64_t turned, std::int64_t warps) {
   const auto size = static_cast<std::int64_t>(size_of(from.dtype));
   Half half;
   half.from = static_cast<const char*>(from.data);
@@ -85,20 +103,33 @@ inline Half half_of(const AppendProblem& p, const TensorView& from, const Tensor
   half.total = half.per_token * static_cast<int>(from.shape[0]);
   half.by_token = device::Divider(static_cast<std::uint32_t>(half.per_token));
   half.by_head = device::Divider(static_cast<std::uint32_t>(half.chunks));
+  if (as_is(p)) return half;
+  const unsigned lanes = std::bit_ceil(static_cast<unsigned>(half.chunks) / 2);
+  half.lane_shift = std::countr_zero(lanes);
+  half.turned = static_cast<int>(turned);
+  half.tokens_of_warp = tokens_of_warp(from.shape[0], 32 / lanes, warps);
   if (scales.present()) {
-    const std::int64_t lanes = half.chunks / scales.shape[scales.rank - 1];
-    half.scale_shift = std::countr_zero(static_cast<std::uint64_t>(lanes));
+    const std::int64_t runs = scales.shape[scales.rank - 1];
+    half.one_scale = runs == 1;
+    half.run_lanes = runs == 1 ? static_cast<int>(lanes) : static_cast<int>(half.chunks / runs);
+    half.run_shift = std::countr_zero(static_cast<unsigned>(half.run_lanes));
   }
   return half;
 }
 
-inline RowsArguments rows_arguments(const AppendProblem& p) {
+inline bool one_scale_a_head(const TensorView& scales) {
+  return scales.present() && scales.shape[scales.rank - 1] == 1;
+}
+
+// `warps`: that run at once, where rows are converted.
+inline RowsArguments rows_arguments(const AppendProblem& p, std::int64_t warps) {
   RowsArguments a;
   a.sequences = p.sequences;
   a.places = CachePlaces(p.cache);
   a.tokens = static_cast<int>(p.k.shape[0]);
-  a.halves[0] = half_of(p, p.k, p.cache.k, p.cache.k_scales);
-  if (p.value_dim > 0) a.halves[1] = half_of(p, p.v, p.cache.v, p.cache.v_scales);
+  a.heads = static_cast<int>(p.heads);
+  a.halves[0] = half_of(p, p.k, p.cache.k, p.cache.k_scales, rotated_pairs(p), warps);
+  if (p.value_dim > 0) a.halves[1] = half_of(p, p.v, p.cache.v, p.cache.v_scales, 0, warps);
   a.paired = p.value_dim == p.head_dim;
   if (p.cos.present()) {
     a.cos = static_cast<const float*>(p.cos.data);
@@ -106,7 +137,6 @@ inline RowsArguments rows_arguments(const AppendProblem& p) {
     a.cos_stride = p.cos.strides[0];
     a.sin_stride = p.sin.strides[0];
     a.positions = static_cast<int>(std::min<std::int64_t>(p.cos.shape[0], INT32_MAX));
-    a.rotated_chunks = static_cast<int>(p.cos.shape[1] / 4);
     a.interleaved = p.interleaved;
   }
   return a;

@@ -1,0 +1,339 @@
+// Rotates, quantises and stores what a warp has of its tokens.
+#pragma once
+
+#include "ops/attention_append/quotients.cuh"
+#include "ops/attention_append/turns.cuh"
+
+namespace hyla::attention::appending {
+
+inline constexpr int kHeadsAtOnce = 2;
+inline constexpr int kChunkPlaces = 2 * kHeadsAtOnce;  // of a half: [head][chunk]
+
+__device__ __forceinline__ Chunk chunk_at(const uint4* place) {
+  Chunk chunk;
+  const uint4 x = *place;
+  chunk.words[0] = x.x, chunk.words[1] = x.y, chunk.words[2] = x.z, chunk.words[3] = x.w;
+  return chunk;
+}
+
+// The largest of the lanes of a run, a power of two up to 16. Beyond its lanes each is compared
+// with itself.
+template <class Value, class Larger>
+__device__ __forceinline__ Value largest_of_run(Value x, int lanes, Larger larger) {
+#pragma unroll
+  for (int step = 1; step < 16; step *= 2) {
+    x = larger(x, __shfl_xor_sync(0xffffffffu, x, step < lanes ? step : 0));
+  }
+  return x;
+}
+
+// Where a lane's chunks of the first head go.
+struct Destination {
+  std::int64_t values, scales;  // kNowhere: nowhere
+};
+
+// kHead: a head of keys has one scale, and so has one of values.
+enum class Scales { kHead, kAny };
+
+// One half of a token, two heads at a time. By a whole warp.
+template <class In, class Out, Scales kScales>
+class Converter {
+ public:
+  __device__ __forceinline__ Converter(const RowsArguments& a, const Half& of, const LanePair& at,
+                                       Destination to, int head, const uint4* data)
+      : a_(a),
+        half_(of),
+        at_(at),
+        head_(head),
+        goes_(at.inside && to.values != kNowhere),
+        data_(data) {
+    values_ = static_cast<Out*>(of.to.data) + to.values + head * of.to.head_stride + 8 * at.first;
+    scales_ = static_cast<float*>(of.scales.data) + to.scales + head * of.scales.head_stride;
+  }
+
+  // As they are, or divided by their scales.
+  __device__ __forceinline__ void convert() const {
+    if constexpr (sizeof(Out) == 2) {
+#pragma unroll
+      for (int i = 0; i < kChunkPlaces; ++i) {
+        if (goes(i / 2)) chunk(i / 2, i % 2).store(place(i / 2, i % 2));
+      }
+    } else if (scaled()) {
+      divide();
+    } else {
+#pragma unroll
+      for (int i = 0; i < kChunkPlaces; ++i) {
+        float x[8];
+        numbers_of<In>(chunk(i / 2, i % 2)).unpack(x);
+        store_saturated(i / 2, i % 2, x);
+      }
+    }
+  }
+
+  // Rotated before; a position beyond the tables is not.
+  __device__ __forceinline__ void convert_turned(int position, const uint4* tables_at) const {
+    const bool turns = at_.turned && position >= 0 && position < a_.positions;
+    const Turns tables(tables_at);
+    unsigned unsure = 0;  // heads, a bit each, the same in all lanes
+#pragma unroll
+    for (int h = 0; h < kHeadsAtOnce; ++h) {
+      float x[2][8];
+      numbers_of<In>(chunk(h, 0)).unpack(x[0]);
+      numbers_of<In>(chunk(h, 1)).unpack(x[1]);
+      if constexpr (sizeof(Out) == 2) {
+        float y[2][8];
+        turn(x, y, turns, tables, a_.interleaved,
+             [](float p, float q, float c, float s) { return fmaf(p, c, -(q * s)); });
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          Eight<Out> pack;
+          pack.pack(y[c]);
+          if (goes(h)) pack.store(place(h, c));
+        }
+      } else if (!divide_turned(h, x, turns, tables)) {
+        unsure |= 1u << h;
+      }
+    }
+    if constexpr (sizeof(Out) == 1) {
+#pragma unroll 1
+      for (int h = 0; unsure != 0; ++h, unsure >>= 1) {
+        if ((unsure & 1) != 0) turn_exactly(h, turns, tables_at);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kOneScale = kScales == Scales::kHead;
+
+  __device__ __forceinline__ Chunk chunk(int h, int c) const {
+    return chunk_at(data_ + 32 * (2 * h + c));
+  }
+  __device__ __forceinline__ bool scaled() const { return kOneScale || half_.scales.present(); }
+  __device__ __forceinline__ bool one_scale() const { return kOneScale || half_.one_scale; }
+  __device__ __forceinline__ bool goes(int h) const { return goes_ && head_ + h < a_.heads; }
+  __device__ __forceinline__ Out* place(int h, int chunk) const {
+    return values_ + h * half_.to.head_stride + 8 * chunk * at_.distance;
+  }
+  __device__ __forceinline__ void store(int h, int chunk, uint2 bytes) const {
+    if (goes(h)) *reinterpret_cast<uint2*>(place(h, chunk)) = bytes;
+  }
+  // The conversion to e4m3 does so itself.
+  static __device__ __forceinline__ void saturate(float (&x)[8]) {
+    if constexpr (std::is_same_v<Out, std::int8_t>) {
+#pragma unroll
+      for (float& value : x) value = fminf(fmaxf(value, -127.0f), 127.0f);
+    }
+  }
+  __device__ __forceinline__ void store_saturated(int h, int chunk, float (&x)[8]) const {
+    saturate(x);
+    store(h, chunk, products<Out>(x, 1.0f));
+  }
+  __device__ __forceinline__ void store_scale(int h, int chunk, float scale) const {
+    const int index = at_.first + chunk * at_.distance;
+    float* to = scales_ + h * half_.scales.head_stride;
+    if (one_scale()) {
+      if (goes(h) && index == 0) *to = scale;
+    } else if (goes(h) && (index & (half_.run_lanes - 1)) == 0) {
+      to[(index >> half_.run_shift) * half_.scales.inner_stride] = scale;
+    }
+  }
+
+  // Numbers of 16 bits are compared two at a time.
+  using Pair = std::conditional_t<std::is_same_v<In, __half>, __half2, __nv_bfloat162>;
+  static __device__ __forceinline__ std::uint32_t larger(std::uint32_t x, std::uint32_t y) {
+    const Pair pair = __hmax2(reinterpret_cast<const Pair&>(x), reinterpret_cast<const Pair&>(y));
+    return reinterpret_cast<const std::uint32_t&>(pair);
+  }
+  // Of the even numbers and of the odd ones.
+  static __device__ __forceinline__ std::uint32_t largest_words(const Chunk& chunk) {
+    const auto magnitude = [&](int w) { return chunk.words[w] & 0x7fff7fffu; };
+    return larger(larger(magnitude(0), magnitude(1)), larger(magnitude(2), magnitude(3)));
+  }
+  static __device__ __forceinline__ float number(std::uint32_t word, int index) {
+    if constexpr (std::is_same_v<In, __half>) {
+      const __half2 pair = reinterpret_cast<const __half2&>(word);
+      return __half2float(index == 0 ? pair.x : pair.y);
+    } else {
+      return __uint_as_float(index == 0 ? word << 16 : word & 0xffff0000u);
+    }
+  }
+
+  static __device__ __forceinline__ std::uint32_t larger_of_each(std::uint32_t x, std::uint32_t y) {
+    return larger(__byte_perm(x, y, 0x5410), __byte_perm(x, y, 0x7632));
+  }
+
+  // The largest of each chunk's run: a word a head, a half of it a chunk.
+  __device__ __forceinline__ void largest_of_chunks(const Chunk (&data)[kHeadsAtOnce][2],
+                                                    std::uint32_t (&largest)[kHeadsAtOnce]) const {
+    std::uint32_t of[kHeadsAtOnce][2];
+#pragma unroll
+    for (int i = 0; i < kChunkPlaces; ++i) of[i / 2][i % 2] = largest_words(data[i / 2][i % 2]);
+    if constexpr (kOneScale) {  // both heads at once
+      const std::uint32_t heads =
+          largest_of_run(larger_of_each(larger(of[0][0], of[0][1]), larger(of[1][0], of[1][1])),
+                         half_.run_lanes, larger);
+      largest[0] = __byte_perm(heads, 0, 0x1010);
+      largest[1] = __byte_perm(heads, 0, 0x3232);
+    } else {
+#pragma unroll
+      for (int h = 0; h < kHeadsAtOnce; ++h) {
+        std::uint32_t chunks = larger_of_each(of[h][0], of[h][1]);
+        if (one_scale()) chunks = larger(chunks, __byte_perm(chunks, 0, 0x1032));
+        largest[h] = largest_of_run(chunks, half_.run_lanes, larger);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void divide() const {
+    Chunk data[kHeadsAtOnce][2];
+#pragma unroll
+    for (int i = 0; i < kChunkPlaces; ++i) data[i / 2][i % 2] = chunk(i / 2, i % 2);
+    std::uint32_t largest[kHeadsAtOnce];
+    largest_of_chunks(data, largest);
+    unsigned unsure = 0;  // chunks, a bit each
+#pragma unroll
+    for (int h = 0; h < kHeadsAtOnce; ++h) {
+      Divisor<Out> by(number(largest[h], 0));
+      store_scale(h, 0, by.scale);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (c == 1 && !one_scale()) by = Divisor<Out>(number(largest[h], 1));
+        if (c == 1 && !kOneScale) store_scale(h, 1, by.scale);
+        if (!by.plain) unsure |= 1u << (2 * h + c);
+        float numbers[8];
+        numbers_of<In>(data[h][c]).unpack(numbers);
+        store(h, c, by.divide(numbers));
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; unsure != 0; ++i, unsure >>= 1) {
+      if ((unsure & 1) == 0) continue;
+      float numbers[8];
+      numbers_of<In>(chunk(i / 2, i % 2)).unpack(numbers);
+      Exact exact[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) exact[e] = {numbers[e], 0.0f};
+      const std::uint32_t both = i < 2 ? largest[0] : largest[1];
+      const float scale = scale_of<Out>(number(i % 2 == 0 ? both << 16 : both, 1));
+      store(i / 2, i % 2, divide_exactly<Out>(exact, scale));
+    }
+  }
+
+  // Of a lane's two chunks, over their runs.
+  __device__ __forceinline__ void largest_of_runs(float (&largest)[2]) const {
+    const auto more = [](float x, float y) { return fmaxf(x, y); };
+    if (one_scale()) {
+      largest[0] = largest_of_run(fmaxf(largest[0], largest[1]), half_.run_lanes, more);
+      largest[1] = largest[0];
+    } else {
+      largest[0] = largest_of_run(largest[0], half_.run_lanes, more);
+      largest[1] = largest_of_run(largest[1], half_.run_lanes, more);
+    }
+  }
+
+  // Of a lane's run, by a whole warp. `own`: the lane's largest.
+  __device__ __forceinline__ bool largest_is_turned(float own, float largest, bool turns) const {
+    const unsigned lanes = __ballot_sync(0xffffffffu, turns && own * (1 + 0x1p-21f) >= largest);
+    const int begin = static_cast<int>(threadIdx.x) & 31 & ~(half_.run_lanes - 1);
+    return (lanes >> begin & ((1u << half_.run_lanes) - 1)) != 0;
+  }
+
+  // False in all lanes where one is not sure. What is rotated has an error of 2^-23 of itself.
+  __device__ __forceinline__ bool divide_turned(int h, const float (&x)[2][8], bool turns,
+                                                const Turns& tables) const {
+    float y[2][8];
+    turn(x, y, turns, tables, a_.interleaved, [](float p, float q, float c, float s) {
+      const float product = q * s;
+      return fmaf(p, c, -product) - fmaf(q, s, -product);
+    });
+    float largest[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      largest[c] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) largest[c] = fmaxf(largest[c], fabsf(y[c][i]));
+    }
+    if (!scaled()) {
+      saturate(y[0]), saturate(y[1]);
+      bool sure = true;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        uint2 bytes;
+        sure = divide_between<Out>(y[c], 1.0f, bytes) && sure;
+        store(h, c, bytes);
+      }
+      return !__any_sync(0xffffffffu, !sure && goes(h));
+    }
+    if (one_scale()) largest[0] = largest[1] = fmaxf(largest[0], largest[1]);
+    const float own[2] = {largest[0], largest[1]};
+    largest_of_runs(largest);
+    bool sure = true, rotated = true;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      if (c == 0 || !kOneScale) rotated = largest_is_turned(own[c], largest[c], turns);
+      const Divisor<Out> by(largest[c]);
+      if (c == 0 || !kOneScale) store_scale(h, c, by.scale);
+      uint2 bytes;
+      if (by.plain && !turns && !rotated) {
+        bytes = by.divide(y[c]);
+      } else {
+        sure = divide_between<Out>(y[c], by.scale, bytes) && sure;
+      }
+      store(h, c, bytes);
+    }
+    return !__any_sync(0xffffffffu, !sure && goes(h));
+  }
+
+  __device__ __forceinline__ void turn_exactly(int h, bool turns, const uint4* tables_at) const {
+    float x[2][8];
+    numbers_of<In>(chunk(h, 0)).unpack(x[0]);
+    numbers_of<In>(chunk(h, 1)).unpack(x[1]);
+    Exact y[2][8];
+    turn(x, y, turns, Turns(tables_at), a_.interleaved,
+         [](float p, float q, float c, float s) { return exact_products(p, c, -q, s); });
+    if (!scaled()) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[c][i] = leaning(y[c][i].high, y[c][i].low);
+        store_saturated(h, c, x[c]);
+      }
+      return;
+    }
+    float largest[2], low[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      largest[c] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) largest[c] = fmaxf(largest[c], fabsf(y[c][i].high));
+    }
+    largest_of_runs(largest);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      low[c] = -__builtin_huge_valf();
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const Exact& e = y[c][i];
+        if (fabsf(e.high) == largest[c]) low[c] = fmaxf(low[c], copysignf(1.0f, e.high) * e.low);
+      }
+    }
+    largest_of_runs(low);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float scale = scale_of<Out>(largest[c], low[c]);
+      store_scale(h, c, scale);
+      store(h, c, divide_exactly<Out>(y[c], scale));
+    }
+  }
+
+  const RowsArguments& a_;
+  const Half& half_;
+  const LanePair& at_;
+  int head_;
+  bool goes_;
+  const uint4* data_;  // the lane's first place of this half
+  Out* values_;
+  float* scales_;
+};
+
+}  // namespace hyla::attention::appending

@@ -1,0 +1,143 @@
+// Numbers divided by the scale of their run and rounded to a byte, as the reference rounds a
+// float64 quotient.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "arch/exponential.cuh"
+
+namespace hyla::attention::appending {
+
+template <class Out>
+inline constexpr float kLargest = 448.0f;
+template <>
+inline constexpr float kLargest<std::int8_t> = 127.0f;
+
+// A sum of two floats, the second beyond the precision of the first.
+struct Exact {
+  float high, low;
+};
+
+// a b + c d as exact as double would have it where few bits are kept: they must be the right ones.
+__device__ __forceinline__ Exact exact_products(float a, float b, float c, float d) {
+  const float p = a * b, q = c * d;
+  const float sum = p + q, other = sum - p;
+  const float low = ((p - (sum - other)) + (q - other)) + (fmaf(a, b, -p) + fmaf(c, d, -q));
+  const float high = sum + low;
+  return {high, low - (high - sum)};
+}
+
+// x moved a little to where the rest lies, so that rounding it to few bits rounds their sum.
+__device__ __forceinline__ float leaning(float x, float rest) {
+  const int bits = __float_as_int(x), step = ((__float_as_int(rest) ^ bits) >> 31) | 1;
+  return __int_as_float(rest != 0.0f ? bits + step : bits);
+}
+
+// (largest + low) / the largest number of Out, rounded once.
+template <class Out>
+__device__ __forceinline__ float scale_of(float largest, float low = 0.0f) {
+  constexpr float kInverse = 1.0f / kLargest<Out>;
+  const float about = largest * kInverse;
+  return fmaf(fmaf(-about, kLargest<Out>, largest) + low, kInverse, about);
+}
+
+// Below it the reciprocal could be infinite.
+inline constexpr float kLeastScale = 0x1p-100f;
+
+// Four numbers of Out's range, rounded to the nearest. int8: they are sums with 1.5 * 2^23, which
+// rounds to an integer whose lowest byte is then that of the sum.
+template <class Out>
+__device__ __forceinline__ std::uint32_t four_bytes(float a, float b, float c, float d) {
+  if constexpr (std::is_same_v<Out, std::int8_t>) {
+    return __byte_perm(__byte_perm(__float_as_uint(a), __float_as_uint(b), 0x0040),
+                       __byte_perm(__float_as_uint(c), __float_as_uint(d), 0x0040), 0x5410);
+  } else {
+    const auto pair = [&](float x, float y) -> std::uint32_t {
+      return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
+    };
+    return pair(a, b) | pair(c, d) << 16;
+  }
+}
+template <class Out, class Quotient>
+__device__ __forceinline__ uint2 eight_bytes(const float (&x)[8], Quotient quotient) {
+  float q[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) q[i] = quotient(x[i]);
+  return make_uint2(four_bytes<Out>(q[0], q[1], q[2], q[3]),
+                    four_bytes<Out>(q[4], q[5], q[6], q[7]));
+}
+inline constexpr float kToInteger = 12582912.0f;  // 1.5 * 2^23
+template <class Out>
+__device__ __forceinline__ uint2 products(const float (&x)[8], float factor) {
+  return eight_bytes<Out>(x, [&](float value) {
+    return std::is_same_v<Out, std::int8_t> ? fmaf(value, factor, kToInteger) : value * factor;
+  });
+}
+
+// Any quotients: the product with the reciprocal becomes the nearest number with few bits, moved
+// one step to the side of the remainder.
+template <class Out>
+__device__ __forceinline__ uint2 divide_exactly(Exact (&x)[8], float scale) {
+  if (scale < kLeastScale) {
+    scale *= 0x1p100f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = {x[i].high * 0x1p100f, x[i].low * 0x1p100f};
+  }
+  const float inverse = arch::reciprocal_fast(scale);
+  float quotients[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float few = __int_as_float((__float_as_int(x[i].high * inverse) + 8) & ~15);
+    const float quotient = leaning(few, fmaf(-few, scale, x[i].high) + x[i].low);
+    quotients[i] = scale == 0.0f ? 0.0f : quotient;
+  }
+  return products<Out>(quotients, 1.0f);
+}
+
+// The quotients lie between the products with two numbers around the reciprocal, whatever is lost
+// on the way (2^-21 of them); what both are rounded to is right. False where they differ: close to
+// a tie, a few in 10^5.
+template <class Out>
+__device__ __forceinline__ bool divide_between(const float (&x)[8], float scale, uint2& result) {
+  const float inverse = arch::reciprocal_fast(scale);
+  result = products<Out>(x, inverse * (1.0f + 0x1p-20f));
+  const uint2 other = products<Out>(x, inverse * (1.0f - 0x1p-20f));
+  return ((result.x ^ other.x) | (result.y ^ other.y)) == 0 && scale >= kLeastScale;
+}
+
+// Of numbers of up to 11 bits, whose run's largest is one of them. Their quotients by the largest,
+// times 448 or 127, are ties or at least 2^-19 away from one, so nothing but the tie asks for more
+// than float32: there the error of the scale decides, which all of a run share. Where the scale has
+// none a tie is exact, and so must the product be: with the rest of the reciprocal it is.
+template <class Out>
+struct Divisor {
+  float scale, inverse, rest;
+  bool plain;
+
+  __device__ __forceinline__ explicit Divisor(float largest) : scale(scale_of<Out>(largest)) {
+    const float error = fmaf(-scale, kLargest<Out>, largest);
+    const float about = arch::reciprocal_fast(scale);
+    inverse = fmaf(about, fmaf(-scale, about, 1.0f), about);
+    if (!(error == error)) inverse = 0.0f;  // the largest is infinite
+    const float lean = copysignf(0x1p-21f, error);
+    plain = scale >= kLeastScale;
+    if constexpr (std::is_same_v<Out, std::int8_t>) {
+      // One rounding, of the sum: the scale has to have a reciprocal.
+      plain = plain && (error != 0.0f || (__float_as_uint(scale) & 0x7fffffu) == 0);
+      inverse = fmaf(inverse, error == 0.0f ? 0.0f : lean, inverse);
+    } else {
+      // Above zero, for the sign of what is zero.
+      const float about_inverse = fmaf(inverse, -0x1p-19f, inverse);
+      rest = (fmaf(-scale, about_inverse, 1.0f) + (error == 0.0f ? 0.0f : lean)) * inverse;
+      inverse = about_inverse;
+    }
+  }
+
+  // Where it is plain.
+  __device__ __forceinline__ uint2 divide(const float (&x)[8]) const {
+    if constexpr (std::is_same_v<Out, std::int8_t>) return products<Out>(x, inverse);
+    return eight_bytes<Out>(x, [&](float value) { return fmaf(value, inverse, value * rest); });
+  }
+};
+
+}  // namespace hyla::attention::appending
