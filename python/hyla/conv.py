@@ -4,8 +4,8 @@
 
 Inputs before the call come from the row's window in the pool `state` [slots, C, L], L >= W-1; the
 call leaves the next window there. Slots, `first_slot`, `out`, `stream` and `impl` are as in hyla.gdn;
-`slots` is `read_slots` by a shorter name. `window_offsets` [N] is for draft tokens: docs/conv.md
-draws both arrangements of a window.
+`slots` is `read_slots` by a shorter name; `out` may not be `x`. docs/conv.md draws both arrangements
+of a window.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ def prefill(
     x, out [total, C] with cu_seqlens [N + 1] or starts and lengths [N]; or [B, T, C]; any strides
     weight [C, W], W = 2, 3, 4;  bias [C]
     state  [slots, C, L], updated in place; None: windows start at zero and are dropped
+    window_offsets [N]
+           where a pool has room for drafts: the column at which a row's window begins; the new one
+           begins at column 0. None: a window is its slot's last columns. A pool is used in one of
+           the two ways by all its calls
     has_initial_state [N] bool
            False: everything before the sequence is zero, whatever the pool holds
     checkpoint_offsets, checkpoint_slots [N, M]
@@ -86,6 +90,10 @@ def update(
     x, out [B, C], [B, T, C], or [total, C] with cu_seqlens [B + 1] or starts and lengths [B]
     weight [C, W], W = 2, 3, 4;  bias [C]
     state  [slots, C, L], updated in place
+    window_offsets [B]
+           the column at which a row's window begins, in a pool with at least W-2+T columns: one less
+           than the tokens accepted of the row's last update, 0 after a prefill. None: a window is
+           its slot's last columns, and rolls
     commit_lengths [B]
            the window kept is the one after that many tokens; 0: as it was
     activation
