@@ -16,39 +16,54 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
                                           const SerialTask& task, int part, int block) {
   using Pipe = SerialPipe<decltype(s.ring)>;
   const Pipe pipe{s.ring, block};
-  StateChain<Io, Pipe> chain(pipe, s.out[block], task.block + block, 1 + block);
+  SerialChain<Io, Pipe> chain(pipe, s.out[block], task.block + block, 1 + block);
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
   const int chunks = task.chunks();
   const int from = first_chunk(a, chunks, part, task.parts);
   const int to = first_chunk(a, chunks, part + 1, task.parts);
   const OutTarget target{a.maps.out, a.p.out, task.head, task.begin, static_cast<int>(a.p.V)};
+  // The keys of chunk c, if it is one of these.
+  const auto ask = [&](int n, int c) {
+    if (c >= to) return;
+    pipe.wait_keys(n);
+    clear_tail(pipe, chain, n, task.rows(c));
+  };
   int n = 0;
   if (part == 0 || !a.transfers) {
     load_initial<true>(a.p, task.row, place, chain.S);
-#pragma unroll 1
-    for (int c = 0; c < from; ++c, ++n) {
-      chain.template chunk<Walk::kState>(n, c, true, target);  // never the last chunk
-    }
   } else {
+    arch::wait_for_previous_grid();
     const int pair = task.row * static_cast<int>(a.p.heads) + task.head;
     const PoolView before = as_pool(segment_state(a, pair, part - 1));
     load_fragment(before, fragment_offset(before, 0, 0, place.v, place.k), chain.S);
   }
-  const int every = chunks_to_checkpoint(a.p);
-  int until_checkpoint = every - from % every;
+  const int ahead = a.transfers ? from : 0;  // the first chunk, for the state only
+  if (ahead < to) ask(0, ahead);
+  if (ahead < from) {
+    chain.template begin<Walk::kState>(0);
 #pragma unroll 1
-  for (int c = from; c < to; ++c, ++n) {
-    clear_tail(pipe, chain, n, task.rows(c));
-    chain.template chunk<Walk::kOutputs>(n, c, c == from, target);
-    if (--until_checkpoint == 0) {
-      until_checkpoint = every;
-      const int tokens = (c + 1) * kChunk;
-      if (tokens <= task.length) {
-        if constexpr (kMaySpoil<Io>) spoil_rows(chain.S);
-        store_checkpoint<true>(a.p, task.row, (c + 1) / every - 1, place, chain.S);
-      }
+    for (int c = ahead; c < from; ++c, ++n) {
+      chain.template chunk<Walk::kState>(n, c, true, target, [&] { ask(n + 1, c + 1); });
+    }
+    chain.begin_outputs();
+  } else {  // of a sequence without chunks: products of whatever is there, which nobody reads
+    chain.template begin<Walk::kOutputs>(0);
+  }
+  // Nothing but chunks is in the inner loop: code that it would jump over costs a fetch.
+  const int every = chunks_to_checkpoint(a.p);
+#pragma unroll 1
+  for (int c = from; c < to;) {
+    const int until = min(to, c + (every - c % every));
+#pragma unroll 1
+    for (; c < until; ++c, ++n) {
+      chain.template chunk<Walk::kOutputs>(n, c, c == from, target, [&] { ask(n + 1, c + 1); });
+    }
+    if (c % every == 0 && c * kChunk <= task.length) {
+      if constexpr (kMaySpoil<Io>) spoil_rows(chain.S);
+      store_checkpoint<true>(a.p, task.row, c / every - 1, place, chain.S);
     }
   }
+  chain.settle();
   if (to > from) chain.store_last_out(n - 1, to - 1, task.rows(to - 1), target);
   // Who has the last chunk, or stands for a sequence without any.
   const bool ends = to == chunks && (to > from || part == 0);
@@ -87,19 +102,31 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     arch::prefetch_map(a.maps.out);
   }
   __syncthreads();
-  bool waited = a.transfers || a.long_rows > 0;
-  if (waited) arch::wait_for_previous_grid();
-  if (a.long_rows > 0) arch::let_next_grid_start();  // that of the other sequences
+  bool waited = false;
+  if (a.long_rows > 0) {
+    arch::wait_for_previous_grid();
+    waited = true;
+    arch::let_next_grid_start();  // that of the other sequences
+  }
   const int part = static_cast<int>(blockIdx.z);
-  SerialTask task;
+  SerialTask found_task;
   // Of all rows: the grid before only makes records, and only the thread that loads these needs it.
-  const bool found =
-      find_serial_task(RecordRows{a, a.long_rows > 0 ? a.longs : nullptr},
-                       static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y) * Blocks, task);
+  // With transfers it makes states: records are there, because that grid let this one start when it
+  // had waited itself.
+  const bool found = find_serial_task(RecordRows{a, a.long_rows > 0 ? a.longs : nullptr},
+                                      static_cast<int>(blockIdx.x),
+                                      static_cast<int>(blockIdx.y) * Blocks, found_task);
   if (!found) {
     arch::wait_for_previous_grid();
     return;
   }
+  // Where registers are scarce: the thread that loads has 24.
+  constexpr bool kScarce = Blocks > 1 && kMaySpoil<Io>;
+  if constexpr (kScarce) {
+    if (threadIdx.x == 0) s.ring.task = found_task;
+    __syncthreads();
+  }
+  const SerialTask& task = kScarce ? s.ring.task : found_task;
   const int from = first_chunk(a, task.chunks(), part, task.parts);
   const int to = first_chunk(a, task.chunks(), part + 1, task.parts);
   if (part > 0 && from == to) {  // the sequence is shorter, or has one part
@@ -108,15 +135,16 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
   }
   const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
   if (group > 0) {
-    if constexpr (Blocks > 1) arch::take_registers<232>();
+    if constexpr (Blocks > 1) arch::take_registers<240>();
     walk_part<Io, Blocks>(s, a, task, part, group - 1);
   } else {
-    if constexpr (Blocks > 1) arch::give_registers<40>();
+    if constexpr (Blocks > 1) arch::give_registers<24>();
     if (threadIdx.x != 0) return;
     const int ahead = a.transfers ? 0 : from;  // chunks for the state only
-    feed<Io, Walk::kState>(s.ring, a, task, 0, ahead, 0, waited);
-    feed<Io, Walk::kOutputs>(s.ring, a, task, from, to, ahead, waited);
-    if (!waited) arch::wait_for_previous_grid();
+    bool records = waited || a.transfers;
+    feed<Io, Walk::kState>(s.ring, a, task, 0, ahead, 0, records);
+    feed<Io, Walk::kOutputs>(s.ring, a, task, from, to, ahead, records);
+    arch::wait_for_previous_grid();
   }
 }
 

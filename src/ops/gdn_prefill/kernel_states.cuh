@@ -29,12 +29,17 @@ __global__ void __launch_bounds__(kStatesThreads, 1)
   const int k = static_cast<int>(threadIdx.x) & 127, half = static_cast<int>(threadIdx.x) >> 7;
   const int v = static_cast<int>(blockIdx.x) * Rows;
   const int pair = static_cast<int>(blockIdx.y);
-  arch::wait_for_previous_grid();
-  arch::let_next_grid_start();
   const int row = pair / static_cast<int>(a.p.heads);
-  if (a.p.slots.read_slot(row) == core::kNullSlot) return;
+  const bool padding = a.p.slots.read_slot(row) == core::kNullSlot;
   int begin, length;
   find_tokens(a.p, row, begin, length);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStatesStages; ++i) arch::init(shared.full[i], 1);
+    arch::fence_mbarrier_init();
+  }
+  arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
+  if (padding) return;
   const int chunks = (length + kChunk - 1) / kChunk;
   // Pieces of parts that another one follows.
   int segments = 0;
@@ -45,10 +50,6 @@ __global__ void __launch_bounds__(kStatesThreads, 1)
     const bool own = i > 0 && i < segments && *segment_forgets(a, pair, i) == 0;
     const unsigned bits = __ballot_sync(0xffffffffu, own);
     if ((i & 31) == 0) shared.remember[i >> 5] = bits;
-  }
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStatesStages; ++i) arch::init(shared.full[i], 1);
-    arch::fence_mbarrier_init();
   }
   __syncthreads();
   const std::uint64_t remember =

@@ -71,18 +71,29 @@ __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const Fused
                                               int from, int to, bool forgets) {
   using Pipe = SerialPipe<decltype(s.ring)>;
   const Pipe pipe{s.ring, 0};
-  StateChain<Io, Pipe> chain(pipe, nullptr, task.block, 1);
+  SerialChain<Io, Pipe> chain(pipe, nullptr, task.block, 1);
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
   const OutTarget none{a.maps.out, a.p.out, task.head, task.begin};
   const int pair = task.row * static_cast<int>(a.p.heads) + task.head;
+  const auto walk = [&]<Walk W>() {
+    if (from >= to) return;
+    pipe.wait_keys(0);
+    chain.template begin<W>(0);
+#pragma unroll 1
+    for (int n = 0; n < to - from; ++n) {
+      chain.template chunk<W>(n, 0, true, none, [&] {
+        if (n + 1 < to - from) pipe.wait_keys(n + 1);
+      });
+    }
+    chain.settle();
+  };
   if (item.matrix) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
       const int v = place.v + (i >> 1 & 1) * 8, k = place.k + (i >> 2) * 8 + (i & 1);
       chain.S[i] = v == k ? 1.0f : 0.0f;
     }
-#pragma unroll 1
-    for (int c = from; c < to; ++c) chain.template chunk<Walk::kTransfer>(c - from, c, true, none);
+    walk.template operator()<Walk::kTransfer>();
     store_state(a.p, as_pool(segment_matrix(a, pair, item.piece)), 0, {0, place.v, place.k},
                 chain.S);
     return;
@@ -93,8 +104,7 @@ __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const Fused
 #pragma unroll
     for (int i = 0; i < 64; ++i) chain.S[i] = 0.0f;
   }
-#pragma unroll 1
-  for (int c = from; c < to; ++c) chain.template chunk<Walk::kState>(c - from, c, true, none);
+  walk.template operator()<Walk::kState>();
   store_state(a.p, as_pool(segment_state(a, pair, item.piece)), 0, {0, place.v, place.k}, chain.S);
 }
 

@@ -5,7 +5,7 @@
 #include "arch/matrix.cuh"
 #include "arch/named_barrier.cuh"
 #include "arch/registers.cuh"
-#include "arch/tma.cuh"
+#include "arch/tma_states.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
 #include "ops/gdn_prefill/spoilt_rows.cuh"
 #include "problem/gdn_prefill.h"
@@ -56,7 +56,22 @@ class OutTiles {
   // O of a whole chunk, the n-th of the warpgroup and chunk c of its task, to memory.
   __device__ __forceinline__ void leave(int n, int c, const std::uint32_t (&out)[16],
                                         const OutTarget& target) const {
-    put(n, out);
+    write(n, out);
+    send(n, c, target);
+  }
+
+  // The same in two steps: into the tile of chunk n, and from there to memory.
+  __device__ __forceinline__ void write(int n, const std::uint32_t (&out)[16]) const {
+    const std::uint32_t to = arch::shared_address(tiles[n & 1]) + token_block(thread());
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      arch::store_matrices_transposed(to + j * 2048,
+                                      reinterpret_cast<const std::uint32_t(&)[4]>(out[4 * j]));
+    }
+    arch::fence_async_proxy();
+  }
+  __device__ __forceinline__ void send(int n, int c, const OutTarget& target) const {
+    meet();
     if (thread() != 0) return;
     arch::store_tile(target.map, {half * 64, target.head, target.token + c * kChunk}, tiles[n & 1]);
     arch::commit_stores();
@@ -65,8 +80,12 @@ class OutTiles {
   // The same of `rows` tokens; where the chunk is not whole, only its own rows.
   __device__ __forceinline__ void leave_last(int n, int c, int rows, const std::uint32_t (&out)[16],
                                              const OutTarget& target) const {
-    if (rows == kChunk) return leave(n, c, out, target);
-    put(n, out);
+    write(n, out);
+    send_last(n, c, rows, target);
+  }
+  __device__ __forceinline__ void send_last(int n, int c, int rows, const OutTarget& target) const {
+    if (rows == kChunk) return send(n, c, target);
+    meet();
     const char* tile = reinterpret_cast<const char*>(tiles[n & 1]);
     for (int i = arch::opaque(thread()); i < rows * 8; i += kThreads) {
       const int row = i >> 3, part = i & 7;
@@ -98,6 +117,39 @@ class OutTiles {
     sync();
   }
 
+  // The state S after chunk n - 1, by the copy engine: four tiles of 32 keys, in turns through the two that
+  // are there for O. Whoever uses these next calls free_tiles before. `left`: called with the
+  // number of 32 keys whose part of S is not needed any more.
+  template <class Left>
+  __device__ __forceinline__ void store_state(const float (&S)[64], int n, const CUtensorMap& map,
+                                              int head, int slot, Left left) const {
+    const auto row = static_cast<std::uint32_t>((thread() >> 5) * 16 + (thread() >> 2 & 7));
+    const auto pair = static_cast<std::uint32_t>(thread() & 3);
+    // Rows r and r + 8 have the same swizzle.
+    const std::uint32_t at = row * 128 + (pair & 1) * 8, chunk = (pair >> 1) ^ (row & 7);
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      Io* tile = tiles[(n + part) & 1];
+      if (thread() == 0) arch::wait_for_store_reads<1>();
+      sync();
+      char* to = reinterpret_cast<char*>(tile) + at;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* x = &S[16 * part + 4 * i];
+        const std::uint32_t offset = (chunk ^ static_cast<std::uint32_t>(2 * i)) << 4;
+        *reinterpret_cast<float2*>(to + offset) = make_float2(x[0], x[1]);
+        *reinterpret_cast<float2*>(to + offset + 1024) = make_float2(x[2], x[3]);
+      }
+      left(part);
+      arch::fence_async_proxy();
+      sync();
+      if (thread() == 0) {
+        arch::store_tile_4d(map, {32 * part, half * 64, head, slot}, tile);
+        arch::commit_stores();
+      }
+    }
+  }
+
   // Before the warpgroup ends.
   __device__ __forceinline__ void finish() const {
     if (thread() == 0) arch::wait_for_stores<0>();
@@ -108,16 +160,9 @@ class OutTiles {
   const int half;  // block of 64 value rows
 
  private:
-  // Into the tile of chunk n. The store that reads the other tile is done when all have passed the
-  // barrier, so that one is free for chunk n + 1.
-  __device__ __forceinline__ void put(int n, const std::uint32_t (&out)[16]) const {
-    const std::uint32_t to = arch::shared_address(tiles[n & 1]) + token_block(thread());
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      arch::store_matrices_transposed(to + j * 2048,
-                                      reinterpret_cast<const std::uint32_t(&)[4]>(out[4 * j]));
-    }
-    arch::fence_async_proxy();
+  // All have written. The store that reads the other tile is done when all have passed the barrier,
+  // so that one is free for the next chunk.
+  __device__ __forceinline__ void meet() const {
     if (thread() == 0) arch::wait_for_store_reads<0>();
     sync();
   }

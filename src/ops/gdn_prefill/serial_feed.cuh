@@ -5,7 +5,7 @@
 #include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/record.cuh"
-#include "ops/gdn_prefill/state_chain.cuh"
+#include "ops/gdn_prefill/serial_chain.cuh"
 
 namespace hyla::gdn {
 
@@ -34,6 +34,20 @@ struct alignas(1024) StateStage {
   __device__ __forceinline__ Io* inverse_tile() { return keys[3]; }
 };
 
+// What a CTA works on: blocks of the value rows of one head of one sequence.
+struct SerialTask {
+  int row, head, block;  // the first one
+  int begin, length;
+  int slot;   // of the first chunk
+  int parts;  // that are worked on at once
+
+  __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
+  // Of a chunk: 64, but for the last.
+  __device__ __forceinline__ int rows(int chunk) const {
+    return min(kChunk, length - chunk * kChunk);
+  }
+};
+
 template <class Stage_, int Blocks>
 struct StageRing {
   using Stage = Stage_;
@@ -41,6 +55,7 @@ struct StageRing {
   Stage stages[kSerialStages];
   Factors factors[kSerialStages];
   arch::Mbarrier full[kSerialStages], empty[kSerialStages];
+  SerialTask task;  // only where registers are scarce
 };
 
 template <class Io, int Blocks>
@@ -48,6 +63,7 @@ struct alignas(1024) SerialShared {
   Io out[Blocks][2][kTile];
   StageRing<OutputStage<Io, Blocks>, Blocks> ring;
 };
+static_assert(sizeof(SerialShared<std::uint16_t, 2>) <= 227 * 1024);
 
 template <class Io>
 struct TransferShared {
@@ -66,7 +82,7 @@ __device__ __forceinline__ SerialStage serial_stage(int n) {
 // All parts of a chunk come together and go together.
 template <class Ring>
 struct SerialPipe {
-  static constexpr bool kRoomy = true;
+  static constexpr bool kRoomy = Ring::kBlocks == 1;
   Ring& ring;
   const int block;  // of the CTA's value rows
 
@@ -85,6 +101,24 @@ struct SerialPipe {
   }
   __device__ __forceinline__ Factors& factors(int n) const {
     return ring.factors[serial_stage(n).stage];
+  }
+
+  // The same of a place, which is the same for all threads.
+  __device__ __forceinline__ std::uint32_t stage(int n) const { return serial_stage(n).stage; }
+  __device__ __forceinline__ std::uint32_t keys_at(std::uint32_t stage) const {
+    return arch::shared_address(ring.stages[stage].keys);
+  }
+  __device__ __forceinline__ std::uint32_t values_at(std::uint32_t stage) const {
+    return arch::shared_address(ring.stages[stage].value_tile(block));
+  }
+  __device__ __forceinline__ std::uint32_t inverse_at(std::uint32_t stage) const {
+    return arch::shared_address(ring.stages[stage].inverse_tile());
+  }
+  __device__ __forceinline__ std::uint32_t scores_at(std::uint32_t stage) const {
+    return arch::shared_address(ring.stages[stage].prepared[1]);
+  }
+  const __device__ __forceinline__ Factors& factors_at(std::uint32_t stage) const {
+    return ring.factors[stage];
   }
 
   __device__ __forceinline__ void wait_keys(int n) const {
@@ -111,20 +145,6 @@ __device__ __forceinline__ void init_barriers(Ring& ring) {
   }
   arch::fence_mbarrier_init();
 }
-
-// What a CTA works on: blocks of the value rows of one head of one sequence.
-struct SerialTask {
-  int row, head, block;  // the first one
-  int begin, length;
-  int slot;   // of the first chunk
-  int parts;  // that are worked on at once
-
-  __device__ __forceinline__ int chunks() const { return (length + kChunk - 1) / kChunk; }
-  // Of a chunk: 64, but for the last.
-  __device__ __forceinline__ int rows(int chunk) const {
-    return min(kChunk, length - chunk * kChunk);
-  }
-};
 
 // False: padding, or no row that has records.
 __device__ __forceinline__ bool find_serial_task(const RecordRows& all, int pair, int block,

@@ -16,7 +16,6 @@
 //     kRoomy: there are registers for W while S^T Q^T runs, and for O until the state is updated
 #pragma once
 
-#include "arch/tma_states.cuh"
 #include "ops/gdn_prefill/out_tiles.cuh"
 #include "ops/gdn_prefill/token_products.cuh"
 
@@ -140,39 +139,12 @@ class StateChain : public OutTiles<Io> {
     this->leave_last(n, c, rows, out, target);
   }
 
-  // S after chunk n - 1, by the copy engine: four tiles of 32 keys, in turns through the two that
-  // are there for O. Whoever uses these next calls free_tiles before. `left`: called with the
-  // number of 32 keys whose part of S is not needed any more.
+  // S after chunk n - 1 (OutTiles::store_state).
   template <class Left>
   __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
                                                     int slot, Left left) {
-    const auto row = static_cast<std::uint32_t>((thread() >> 5) * 16 + (thread() >> 2 & 7));
-    const auto pair = static_cast<std::uint32_t>(thread() & 3);
-    // Rows r and r + 8 have the same swizzle.
-    const std::uint32_t at = row * 128 + (pair & 1) * 8, chunk = (pair >> 1) ^ (row & 7);
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      Io* tile = this->tiles[(n + part) & 1];
-      if (thread() == 0) arch::wait_for_store_reads<1>();
-      sync();
-      char* to = reinterpret_cast<char*>(tile) + at;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* x = &S[16 * part + 4 * i];
-        const std::uint32_t offset = (chunk ^ static_cast<std::uint32_t>(2 * i)) << 4;
-        *reinterpret_cast<float2*>(to + offset) = make_float2(x[0], x[1]);
-        *reinterpret_cast<float2*>(to + offset + 1024) = make_float2(x[2], x[3]);
-      }
-      left(part);
-      arch::fence_async_proxy();
-      sync();
-      if (thread() == 0) {
-        arch::store_tile_4d(map, {32 * part, this->half * 64, head, slot}, tile);
-        arch::commit_stores();
-      }
-    }
+    this->store_state(S, n, map, head, slot, left);
   }
-
   __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
                                                     int slot) {
     store_final_tiles(n, map, head, slot, [](int) {});

@@ -50,7 +50,20 @@ __device__ __forceinline__ void pack_decayed(std::uint32_t (&to)[16], const floa
   }
 }
 
-// W^T = V^T - X^T diag(entry), of 16 tokens
+// W^T = V^T - X^T diag(entry), of 16 tokens. `entry`: of the thread's tokens, two by two.
+template <class Io>
+__device__ __forceinline__ void make_w(std::uint32_t (&w)[16], int tokens16, const std::uint32_t* v,
+                                       const float (&x)[32], const float2 (&entry)[8]) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int j = 2 * tokens16 + k;
+    const float2 e = entry[j], v0 = unpack<Io>(v[2 * k]), v8 = unpack<Io>(v[2 * k + 1]);
+    w[2 * j] = pack<Io>(fmaf(-e.x, x[4 * j], v0.x), fmaf(-e.y, x[4 * j + 1], v0.y));
+    w[2 * j + 1] = pack<Io>(fmaf(-e.x, x[4 * j + 2], v8.x), fmaf(-e.y, x[4 * j + 3], v8.y));
+  }
+}
+
+// The same with the factors where they are.
 template <class Io>
 __device__ __forceinline__ void make_w(std::uint32_t (&w)[16], int tokens16, const std::uint32_t* v,
                                        const float (&x)[32], const Factors& factors, int column) {
