@@ -20,6 +20,9 @@ inline void run_recurrence(Target target, const gdn::RecurrenceProblem& p, const
   run_rows(target, gdn::as_mtp(p), context);
 }
 
+// Of a prefill that rows_refuses takes, the rows that are short (gdn_rows.h).
+void run_short_rows(Target target, const gdn::PrefillProblem& p, const Context& context);
+
 const char* prefill_refuses(const gdn::PrefillProblem& p);
 void run_prefill(Target target, const gdn::PrefillProblem& p, const Context& context);
 

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "cpu/gdn.h"
+#include "cpu/gdn_rows.h"
 #include "cpu/parallel.h"
 
 namespace hyla::cpu {
@@ -43,6 +44,18 @@ PrefillPlan plan_prefill(const gdn::PrefillProblem& p, int threads) {
   return plan;
 }
 
+bool same_lines(const gdn::PoolView& a, const gdn::PoolView& b) {
+  return a.dtype == b.dtype && a.k_stride == b.k_stride && a.v_stride == b.v_stride;
+}
+
+// Chunks are work for 32 tokens whatever a row has. A row alone decides, so its bits do not depend
+// on others.
+bool runs_short_rows(const gdn::PrefillProblem& p) {
+  return p.initial.present() && rows_refuses(p) == nullptr &&
+         (!p.final.present() || same_lines(p.initial, p.final)) && p.checkpoint_every == 0 &&
+         !p.checkpoint_offsets.present();
+}
+
 struct FreeAligned {
   void operator()(float* data) const { ::operator delete (data, std::align_val_t{64}); }
 };
@@ -57,8 +70,17 @@ const char* prefill_refuses(const gdn::PrefillProblem& p) {
 }
 
 void run_prefill(Target target, const gdn::PrefillProblem& p, const Context& context) {
-  const PrefillPlan plan = plan_prefill(p, thread_count(context));
+  PrefillPlan plan = plan_prefill(p, thread_count(context));
   if (plan.tasks == 0) return;
+  std::int64_t short_rows = 0;
+  for (std::int64_t row = 0; runs_short_rows(p) && row < p.sequences.rows; ++row) {
+    short_rows += is_short_row(p, row);
+  }
+  if (short_rows > 0) {
+    run_short_rows(target, p, context);
+    if (short_rows == p.sequences.rows) return;
+    plan.leaves_short = true;
+  }
   const int workers = static_cast<int>(std::min<std::int64_t>(plan.tasks, thread_count(context)));
   const auto floats = static_cast<std::size_t>(plan.scratch);
   const std::unique_ptr<float, FreeAligned> scratch(static_cast<float*>(::operator new (

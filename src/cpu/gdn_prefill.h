@@ -19,7 +19,8 @@ struct PrefillPlan {
   std::int64_t together = 1;  // of them in one task, the last task may have fewer
   std::int64_t parts = 1;     // of the value dimension
   std::int64_t tasks = 0;
-  std::int64_t scratch = 0;  // floats a worker needs
+  std::int64_t scratch = 0;   // floats a worker needs
+  bool leaves_short = false;  // rows to run_rows
 
   std::int64_t slices() const { return (group + together - 1) / together; }  // of a group
 };

@@ -142,6 +142,7 @@ void run_tasks(const gdn::PrefillProblem& p, const PrefillPlan& plan,
     task /= plan.slices();
     const std::int64_t group = task % groups, row = task / groups;
     if (p.slots.read_slot(row) == core::kNullSlot) continue;
+    if (plan.leaves_short && is_short_row(p, row)) continue;
     const std::int64_t first = slice * plan.together;
     const PrefillTask<Op> work{p,
                                buffers,

@@ -14,7 +14,8 @@ constexpr std::int64_t kLeastWork = 32 << 10;
 // More than this does not stay in a cache until someone reads it.
 constexpr std::int64_t kCacheBytes = 16 << 20;
 
-std::int64_t longest_row(const gdn::MtpProblem& p) {
+std::int64_t longest_row(const gdn::MtpProblem& p, const gdn::PrefillProblem* prefill) {
+  if (prefill != nullptr) return kTokenBlock;
   if (!p.sequences.ragged()) return p.sequences.tokens;
   std::int64_t longest = 0;
   for (std::int64_t row = 0; row < p.sequences.rows; ++row) {
@@ -38,20 +39,14 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
   return plan;
 }
 
-}  // namespace
-
-const char* rows_refuses(const gdn::Problem& p) {
-  if (p.initial.k_stride != 1 && p.initial.v_stride != 1) {
-    return "the state is contiguous neither along K nor along V";
-  }
-  return nullptr;
-}
-
-void run_rows(Target target, const gdn::MtpProblem& p, const Context& context) {
+// `prefill`: not null, of that problem the short rows alone.
+void run(Target target, const gdn::MtpProblem& p, const Context& context,
+         const gdn::PrefillProblem* prefill) {
   const RowsKernels& kernels = rows_kernels(target);
-  const RowsPlan plan = plan_rows(p);
+  RowsPlan plan = plan_rows(p);
+  plan.prefill = prefill;
   if (plan.units == 0) return;
-  const std::int64_t longest = longest_row(p);
+  const std::int64_t longest = longest_row(p, prefill);
   const std::int64_t work_of_unit = p.K * p.V / plan.parts * std::max<std::int64_t>(1, longest);
   const std::int64_t least = std::max<std::int64_t>(1, kLeastWork / work_of_unit);
   const int parts =
@@ -66,6 +61,25 @@ void run_rows(Target target, const gdn::MtpProblem& p, const Context& context) {
     const gdn::MtpProblem mine = p;
     kernels.run(mine, plan, part_of(plan.units, parts, i), own);
   });
+}
+
+}  // namespace
+
+const char* rows_refuses(const gdn::Problem& p) {
+  if (p.initial.k_stride != 1 && p.initial.v_stride != 1) {
+    return "the state is contiguous neither along K nor along V";
+  }
+  return nullptr;
+}
+
+void run_rows(Target target, const gdn::MtpProblem& p, const Context& context) {
+  run(target, p, context, nullptr);
+}
+
+void run_short_rows(Target target, const gdn::PrefillProblem& p, const Context& context) {
+  gdn::MtpProblem rows = gdn::as_mtp(p);
+  rows.update_state = p.final.present();
+  run(target, rows, context, &p);
 }
 
 }  // namespace hyla::cpu

@@ -5,16 +5,30 @@
 #include "cpu/parallel.h"
 #include "cpu/target.h"
 #include "problem/gdn_mtp.h"
+#include "problem/gdn_prefill.h"
 
 namespace hyla::cpu {
+
+inline constexpr std::int64_t kTokenBlock = 8;  // prepared at a time, on the stack
+inline constexpr std::int64_t kPartWidth = 8;   // of the value dimension
+inline constexpr std::int64_t kMaxDim = 256;
+
+// Rows of a prefill that are faster this way than by chunks.
+inline bool is_short_row(const gdn::PrefillProblem& p, std::int64_t row) {
+  const std::int64_t length = p.sequences.length(row);
+  return length > 0 && length <= kTokenBlock && p.starts_from_pool(row);
+}
 
 // A unit of work is a part of the value dimension of one head of one row. Value rows of a state do
 // not depend on each other, so the bits of a result do not depend on the parts.
 struct RowsPlan {
-  std::int64_t parts = 1;  // of a head
-  std::int64_t units = 0;  // rows * heads * parts
-  bool stream = false;     // states of all tokens go past the caches
-  bool far = false;        // the states do not fit the caches: all that is read comes from memory
+  std::int64_t parts = 1;                        // of a head
+  std::int64_t units = 0;                        // rows * heads * parts
+  bool stream = false;                           // states of all tokens go past the caches
+  const gdn::PrefillProblem* prefill = nullptr;  // not null: its short rows alone
+  bool far = false;  // the states do not fit the caches: all that is read comes from memory
+
+  bool takes(std::int64_t row) const { return prefill == nullptr || is_short_row(*prefill, row); }
 };
 
 struct RowsKernels {
@@ -22,9 +36,5 @@ struct RowsKernels {
   void (*run)(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch);
 };
 const RowsKernels& rows_kernels(Target target);
-
-inline constexpr std::int64_t kTokenBlock = 8;  // prepared at a time, on the stack
-inline constexpr std::int64_t kPartWidth = 8;   // of the value dimension
-inline constexpr std::int64_t kMaxDim = 256;
 
 }  // namespace hyla::cpu

@@ -172,7 +172,12 @@ struct HeadWalk {
         in_place(tokens[0], v[0], o[0]);
       } else if (only_final && length >= kTogether && length <= kTokenBlock) {
         const TokenProducts& products = known.multiply(length, p.K);
-        at_once(Together(tokens, length, commit(), products, known.q, known.k), v, o);
+        at_once(Together(tokens, length, commit(), products, known.q, known.k), read(), length, v,
+                o);
+      } else if (only_final && length > kTokenBlock && final_holds_floats()) {
+        const TokenProducts& products = known.multiply(count, p.K);
+        const S* from = t == 0 ? read() : pool_at<S>(p.final, final_slot(), head);
+        at_once(Together(tokens, count, count, products, known.q, known.k), from, count, v, o);
       } else {
         block(tokens, t, count, length, v, o);
       }
@@ -181,6 +186,12 @@ struct HeadWalk {
         store_values(p.out, p.out.offset(row, begin + t + i, head, v0), v1 - v0, o[i]);
       }
     }
+  }
+
+  // Whether the final state's place may hold those between blocks of tokens, which are floats.
+  bool final_holds_floats() const {
+    return std::is_same_v<S, float> && final_slot() != core::kNullSlot &&
+           commit() == p.sequences.length(row);
   }
 
   std::int64_t next() const { return row * p.heads + head + 1; }
@@ -210,30 +221,31 @@ struct HeadWalk {
     }
   }
 
-  // Few tokens, from the pool to the pool. A group is updated after the next one's products are
-  // made, so that neither these nor the solve are waited for.
-  void at_once(const Together& t, const float (*v)[kMaxDim], float (*o)[kMaxDim]) const {
+  // At most kTokenBlock tokens, from a pool to a pool. A group is updated after the next one's
+  // products are made, so that neither these nor the solve are waited for.
+  void at_once(const Together& t, const S* from, std::int64_t tokens, const float (*v)[kMaxDim],
+               float (*o)[kMaxDim]) const {
     using Way = typename Layout::Together;
     const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
     TogetherGroup<Way> groups[2];
     int now = 0;
     ahead.ask_tokens(next());
-    make_products(t, v0, groups[now]);
+    make_products(t, from, v0, groups[now]);
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup, now = 1 - now) {
       TogetherGroup<Way>& group = groups[now];
       const std::int64_t offset = j * p.initial.v_stride, count = std::min(Layout::kGroup, v1 - j);
-      t.solve(count, Way::kStride, group.ks, group.qs, v, o, p.sequences.length(row), j - v0);
-      if (j + Layout::kGroup < v1) make_products(t, j + Layout::kGroup, groups[1 - now]);
+      t.solve(count, Way::kStride, group.ks, group.qs, v, o, tokens, j - v0);
+      if (j + Layout::kGroup < v1) make_products(t, from, j + Layout::kGroup, groups[1 - now]);
       if (to != nullptr) {
-        Way::update(t, p.K, count, read() + offset, stride, to + offset, stride, group.ks);
+        Way::update(t, p.K, count, from + offset, stride, to + offset, stride, group.ks);
       }
     }
   }
   template <class Group>
-  void make_products(const Together& t, std::int64_t j, Group& group) const {
+  void make_products(const Together& t, const S* from, std::int64_t j, Group& group) const {
     Layout::Together::all_products(t, p.K, std::min(Layout::kGroup, v1 - j),
-                                   read() + j * p.initial.v_stride, line_stride(p.initial),
+                                   from + j * p.initial.v_stride, line_stride(p.initial),
                                    fetched(j + kAheadOfFew * Layout::kGroup), group.ks, group.qs);
   }
 
@@ -343,7 +355,7 @@ void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, floa
     const std::int64_t index = unit / plan.parts, part = unit % plan.parts;
     const std::int64_t last = std::min(plan.parts, part + units.end - unit);
     const std::int64_t row = index / p.heads;
-    if (p.slots.read_slot(row) != core::kNullSlot) {
+    if (p.slots.read_slot(row) != core::kNullSlot && plan.takes(row)) {
       const HeadWalk<Layout, S> walk{
           p, row, index % p.heads, part * width, last * width, scratch, plan.stream, ahead};
       walk.run(tokens);

@@ -68,7 +68,9 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Mtp, CpuAgreement,
     ::testing::Values("gdn_mtp:b=2,t=2,hq=1,hv=2", "gdn_mtp:b=2,t=3,hq=1,hv=2,state=bf16",
-                      "gdn_mtp:b=2,t=4,hq=1,hv=2,layout=kv",
+                      "gdn_mtp:b=2,t=4,hq=1,hv=2,layout=kv", "gdn_mtp:b=2,t=20,hq=1,hv=2",
+                      "gdn_mtp:b=2,t=17,hq=1,hv=2,state=bf16",
+                      "gdn_mtp:b=3,t=18,hq=1,hv=2,k=40,v=24,mode=accepted",
                       "gdn_mtp:b=2,t=8,hq=1,hv=2,mode=accepted",
                       "gdn_mtp:b=2,t=8,hq=1,hv=2,mode=accepted,layout=kv,state=f16",
                       "gdn_mtp:b=2,t=5,hq=1,hv=2,mode=all,k=64,v=40",
@@ -83,6 +85,8 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Prefill, CpuAgreement,
     ::testing::Values("gdn_prefill:lens=65+0+33+1,hq=1,hv=2,checkpoint=64",
+                      "gdn_prefill:lens=1+8+0+3+40+2,hq=1,hv=2,k=64,v=64",
+                      "gdn_prefill:lens=5+8,hq=1,hv=2,layout=kv,state=bf16,norm=1",
                       "gdn_prefill:lens=40+32,hq=1,hv=2,layout=kv,state=bf16",
                       "gdn_prefill:lens=31+7,hq=2,hk=1,hv=1,k=40,v=24,io=f16,state=f16",
                       "gdn_prefill:lens=70,hq=1,hv=1,k=24,v=40,io=f32,layout=kv,norm=1",

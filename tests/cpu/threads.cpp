@@ -62,6 +62,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "gdn_recurrence:lens=20+40,hq=1,hv=1,k=64,v=72",
                       "gdn_recurrence:lens=40,hq=1,hv=1,k=64,v=72,layout=vk",
                       "gdn_prefill:lens=70,hq=1,hv=1", "gdn_prefill:lens=40+33+70,hq=1,hv=3",
+                      "gdn_prefill:lens=5+8,hq=1,hv=1", "gdn_mtp:b=2,t=19,hq=1,hv=1",
                       "gdn_prefill:lens=70,hq=1,hv=1,io=f32,v=48"));
 
 INSTANTIATE_TEST_SUITE_P(Around, CpuThreads,
