@@ -95,8 +95,8 @@ struct PagesShape {
   std::int64_t heads = 0, row_bytes = 0;      // of a key and head
 };
 
-// Time to copy all keys and values to shared memory once, in equal shares, page by page: what a
-// step of decode reads, without math. 0: not for this shape.
+// Time to read all keys and values once, page by page, by the faster of two kernels: copies to
+// shared memory in equal shares, plain loads by many small CTAs. 0: not for this shape.
 double pages_us(const PagesShape& shape, double seconds);
 
 // Operations a second of the matrix units on random bfloat16 numbers.

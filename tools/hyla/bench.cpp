@@ -361,8 +361,8 @@ void add_bench(CLI::App& app) {
       "launch;\n"
       "'launch us' is the launch of an empty kernel alone; 'chain us', for decode, is a kernel\n"
       "that waits for the same loads, asked for at once, without computing: the limit where the\n"
-      "time is latency. Attention decode over pages: their copies alone, in equal shares. On a "
-      "CPU\n"
+      "time is latency. Attention decode over pages: the faster of two kernels that read them and\n"
+      "do nothing else. On a CPU\n"
       "'pages' are those of memory: huge ones make what is read once up to 1.5 times faster");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")

@@ -53,6 +53,7 @@ struct Cache {
   Kind kind = Kind::kDense;
   int kv_heads = 0;
   int tokens = 0, outers = 0;  // of a page or row; pages or rows
+  bool units_in_line = false;  // the keys of a unit lie at equal distances: on one page, or none
   int capacity = 0;            // tokens a row has room for (ragged: in all)
   Ints lengths, begins;        // begins: ragged
   const char* table = nullptr;

@@ -201,19 +201,16 @@ __device__ __forceinline__ void finish_logits(const Arguments& a, const Segment&
 // meets the values and must stay small: the reference of the softmax counts the scale as a part of
 // the logit.
 template <class Shape>
-__device__ __forceinline__ void weigh(float (&s)[4], const Scales& scales, WarpState<Shape>& state,
-                                      std::uint32_t (&p)[2]) {
+__device__ __forceinline__ void weigh(float (&s)[4], bool scaled, const Scales& scales,
+                                      WarpState<Shape>& state, std::uint32_t (&p)[2]) {
   using Math = typename Numbers<typename Shape::Stored>::Math;
-  float top0, top1;
-  if constexpr (Shape::kQuantised) {
+  float top0 = fmaxf(s[0], s[2]), top1 = fmaxf(s[1], s[3]);
+  if (Shape::kQuantised && scaled) {
     constexpr float kSmallest = -60;  // a scale of 0 has no logarithm
     const float low_log = fmaxf(__log2f(fabsf(scales.low)), kSmallest);
     const float high_log = fmaxf(__log2f(fabsf(scales.high)), kSmallest);
     top0 = fmaxf(s[0] + low_log, s[2] + high_log);
     top1 = fmaxf(s[1] + low_log, s[3] + high_log);
-  } else {
-    top0 = fmaxf(s[0], s[2]);
-    top1 = fmaxf(s[1], s[3]);
   }
   if (__any_sync(device::kFullWarp, top0 - state.top[0] > kSlack || top1 - state.top[1] > kSlack)) {
     rescale(state, top0, top1);
@@ -250,11 +247,10 @@ __device__ __forceinline__ void use_values(const Arguments& a, const WarpQueries
                                            WarpState<Shape>& state, int lane) {
   if (Shape::kSharing == 1 || queries.any) {
     Scales scales;
-    if constexpr (Shape::kQuantised) {
-      if (has_value_scales<Shape>(a)) scales = Scales(ring.scales(slot), lane);
-    }
+    const bool scaled = Shape::kQuantised && has_value_scales<Shape>(a);
+    if (scaled) scales = Scales(ring.scales(slot), lane);
     std::uint32_t p[2];
-    weigh<Shape>(s, scales, state, p);
+    weigh<Shape>(s, scaled, scales, state, p);
     add_values<Shape>(ring.tile(slot), p[0], p[1], state.values, lane);
   }
 }
@@ -342,7 +338,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __shared__ WorkList<Shape> list;
   __shared__ Meeting<Shape> meeting;
   arch::let_next_grid_start();
-  fetch_tables<Shape>(a);
+  fetch_ahead<Shape>(a);
   arch::wait_for_previous_grid();
   const int warp = __shfl_sync(device::kFullWarp, static_cast<int>(threadIdx.x) >> 5, 0);
   const int ring_index = warp / Shape::kSharing;

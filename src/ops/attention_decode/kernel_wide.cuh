@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtas)
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ WorkList<Shape> list;
   arch::let_next_grid_start();
-  fetch_tables<Shape>(a);
+  fetch_ahead<Shape>(a);
   arch::wait_for_previous_grid();
   const int warp = __shfl_sync(device::kFullWarp, static_cast<int>(threadIdx.x) >> 5, 0);
   const std::uint32_t tiles = arch::shared_address(memory) + Shape::kQueryBytes;

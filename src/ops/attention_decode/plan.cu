@@ -104,6 +104,7 @@ Cache cache_of(const CacheView& from, std::int64_t kv_heads) {
   cache.kv_heads = static_cast<int>(kv_heads);
   cache.tokens = static_cast<int>(places.tokens);
   cache.outers = static_cast<int>(places.outers);
+  cache.units_in_line = cache.kind != Kind::kPaged || cache.tokens % kUnit == 0;
   cache.capacity = static_cast<int>(room(places));
   cache.lengths = ints(places.kv_lengths);
   cache.begins = ints(places.cu_kv);

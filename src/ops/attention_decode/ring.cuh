@@ -145,10 +145,12 @@ class Ring {
     next_head_ = -1;
     if (at_ >= count_) return place;
     const Segment& segment = segments_[at_];
-    next_head_ = segment.first_head + head_;
+    const RingSegment row = segment;
+    next_head_ = row.first_head + head_;
     const int token = key_ + member_ * kOwnRows + (lane_ & (kOwnRows - 1));
-    if (token < segment.first_seen || token >= end_) return place;
+    const bool there = token >= row.first_seen && token < end_;
     if constexpr (kOperands) {
+      if (!there) return place;
       const auto key = static_cast<std::uint32_t>(token);
       const auto head = static_cast<std::uint32_t>(next_head_);
       place.k = address(given_.k.template block_paged_ptr<1>(segment.origin, key, head));
@@ -158,7 +160,7 @@ class Ring {
         place.v_scale = given_.value_scale(segment.origin, token, next_head_);
       }
     } else {
-      ask(segment, token, place);
+      ask(segment, row.table, token, there, place);
     }
     return place;
   }
@@ -168,28 +170,36 @@ class Ring {
   }
 
   // In the cache.
-  __device__ __forceinline__ void ask(const Segment& segment, int token, AskedPlace& place) const {
+  __device__ __forceinline__ void ask(const Segment& segment, const char* table, int token,
+                                      bool there, AskedPlace& place) const {
     auto rest = static_cast<std::uint32_t>(token);
     if (a_.kind == Kind::kPaged) {
       const int column = a_.page_of(token);
-      const char* entry =
-          segment.table + static_cast<std::uint64_t>(static_cast<std::uint32_t>(column)) *
-                              static_cast<std::uint32_t>(a_.table_bytes);
-      place.outer = load_entry(entry);
-      if (a_.wide_table) place.high = load_entry(entry + 4);
+      const char* entry = table + static_cast<std::uint64_t>(static_cast<std::uint32_t>(column)) *
+                                      static_cast<std::uint32_t>(a_.table_bytes);
+      place.outer = load_entry(entry, there, kNowhere);
+      if (a_.wide_table) place.high = load_entry(entry + 4, there, 0);
       rest -= static_cast<std::uint32_t>(column * a_.tokens);
       place.row = rest * a_.token_steps;
       if constexpr (Shape::kQuantised) place.scale = rest * a_.scale_token;
     } else {
-      place.outer = 0;
+      place.outer = there ? 0 : kNowhere;
       place.row = segment.origin + rest * a_.token_steps;
       if constexpr (Shape::kQuantised) place.scale = segment.scale_origin + rest * a_.scale_token;
     }
   }
   // The compiler would move a plain load to where it is used.
-  static __device__ __forceinline__ std::uint32_t load_entry(const char* from) {
-    std::uint32_t x;
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(x) : "l"(from));
+  static __device__ __forceinline__ std::uint32_t load_entry(const char* from, bool there,
+                                                             std::uint32_t otherwise) {
+    std::uint32_t x = otherwise;
+    asm volatile(
+        "{\n"
+        ".reg .pred there;\n"
+        "setp.ne.s32 there, %2, 0;\n"
+        "@there ld.global.nc.u32 %0, [%1];\n"
+        "}"
+        : "+r"(x)
+        : "l"(from), "r"(static_cast<int>(there)));
     return x;
   }
 
@@ -213,7 +223,9 @@ class Ring {
   __device__ __forceinline__ void issue(int slot, const char* base, std::uint32_t step, int chunks,
                                         const float* scales) {
     if (current_head_ >= 0) {
-      if (complete_ && chunks == kLanesPerRow) {
+      if (complete_ && chunks == kLanesPerRow && a_.units_in_line) {
+        copy_unit(slot, base, step);
+      } else if (complete_ && chunks == kLanesPerRow) {
         copy_rows<true>(slot, base, step, chunks);
       } else {
         copy_rows<false>(slot, base, step, chunks);
@@ -268,6 +280,32 @@ class Ring {
       }
     }
     arch::commit_copies();
+  }
+
+  // Rows at equal distances, all there: no lane asks another where they are.
+  __device__ __forceinline__ void copy_unit(int slot, const char* base, std::uint32_t step) const {
+    const int chunk = lane_ % kLanesPerRow, own = lane_ / kLanesPerRow;
+    base += chunk * 16;
+    asm volatile("" : "+l"(base));  // one multiply-add gives an address, if this is one register
+    std::uint32_t to = first_target(slot, own + member_ * kOwnRows, chunk);
+    // Half of it in a uniform register, beside a policy in others, is an illegal instruction
+    // (13.0).
+    asm volatile("" : "+r"(to));
+    if (kOwnRows < kRowsAtOnce && own >= kOwnRows) return;
+    const std::uint32_t steps =
+        current_.row + static_cast<std::uint32_t>(own - (lane_ & (kOwnRows - 1))) * a_.token_steps;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int row = i * kRowsAtOnce;
+      const char* from = base + static_cast<std::uint64_t>(steps + static_cast<std::uint32_t>(row) *
+                                                                       a_.token_steps) *
+                                    step;
+      if constexpr (Shape::kReadOnce) {
+        arch::copy_16_once(target(to, row), from, policy_);
+      } else {
+        arch::copy_16(target(to, row), from);
+      }
+    }
   }
 
   template <bool kComplete>

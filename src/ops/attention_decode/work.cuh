@@ -14,15 +14,19 @@ namespace hyla::attention::decode {
 inline constexpr int kListed = 32;     // segments in the list at a time
 inline constexpr int kLeastUnits = 4;  // of a share
 
+// What a ring asks a segment with every unit: one access.
+struct alignas(16) RingSegment {
+  const char* table;  // the row's pages
+  int first_seen;     // keys before it are not read
+  int first_head;     // of the block of KV heads
+};
+
 // A CTA's part of an item.
-struct Segment {
-  const char* table;           // the row's pages
+struct Segment : RingSegment {
   std::uint32_t origin;        // without pages: steps to the row's first token (operands: the row),
   std::uint32_t scale_origin;  // and elements of the scales
   int begin, end;              // keys that may be seen; begin a multiple of 16
-  int first_seen;              // keys before it are not read
   int all_first, all_end;      // keys that every query sees
-  int first_head;              // of the block of KV heads
   int first_token;             // of the row's queries
   int first_row, rows;         // packed query rows of the chunk
   int position, keys;          // of the row's first query; keys of the row
@@ -187,18 +191,24 @@ __device__ __forceinline__ int2 rows_of_thread(int rows) {
   return make_int2(first, min(first + each, rows));
 }
 
-// Page tables are small and cold: all CTAs together bring them into L2 while lengths are read.
+// Page tables and queries are small and cold: all CTAs together bring them into L2 while lengths are
+// read, before keys and values are in the way. Half of the threads have the one, half the other.
 template <class Shape>
-__device__ __forceinline__ void fetch_tables(const Arguments& a) {
-  constexpr int kLine = 128, kLinesOfCta = 32;
+__device__ __forceinline__ void fetch_ahead(const Arguments& a) {
+  constexpr int kLine = 128, kLinesOfCta = Shape::kThreads / 2;
   const Cache& cache = a.cache;
-  if (over_operands<Shape> || cache.kind != Kind::kPaged || threadIdx.x >= kLinesOfCta) return;
-  const std::int64_t bytes =
-      (a.q.rows - 1) * cache.table_row_bytes +
-      static_cast<std::int64_t>(cache.page_of(cache.capacity)) * cache.table_bytes;
-  const unsigned at = (threadIdx.x * gridDim.x + blockIdx.x) * kLine;
+  const bool pages = !over_operands<Shape> && cache.kind == Kind::kPaged;
+  const char* data = a.q.data;
+  std::int64_t bytes = static_cast<std::int64_t>(a.q.tokens - 1) * a.q.token_bytes +
+                       static_cast<std::int64_t>(a.q.heads - 1) * a.q.head_bytes + 2 * a.q.dim;
+  if (pages && threadIdx.x < kLinesOfCta) {
+    data = cache.table;
+    bytes = (a.q.rows - 1) * cache.table_row_bytes +
+            static_cast<std::int64_t>(cache.page_of(cache.capacity)) * cache.table_bytes;
+  }
+  const unsigned at = (threadIdx.x % kLinesOfCta * gridDim.x + blockIdx.x) * kLine;
   if (bytes > static_cast<int>(gridDim.x) * kLinesOfCta * kLine || at >= bytes) return;
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(cache.table + at));
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(data + at));
 }
 
 // A CTA's place in the line, and a thread's rows.
