@@ -124,9 +124,11 @@ double wide_us(const Problem& problem, const Context& context) {
 }
 
 const char* prefill_refuses(const Problem& problem, const Context& context) {
-  // Where a row's bits are its own, this kernel takes all rows, and does not cut them.
-  if (guess(problem) == Guess::kDecode && !context.batch_invariant) {
-    return "takes more than 16 tokens a row";
+  // Where a row's bits are its own, this kernel takes all rows, and does not cut them. Of few tokens
+  // a row it takes what the decode kernel does not, for example several scales a head.
+  if (guess(problem) == Guess::kDecode && !context.batch_invariant &&
+      attention::decode::refuses(problem, context) == nullptr) {
+    return "takes more than 16 tokens a row, where cuda_decode takes fewer";
   }
   return attention::attention_prefill_refuses(problem, context);
 }
