@@ -43,7 +43,7 @@ struct ChunkFit {
   Fit begin, chunk, once;
 };
 constexpr ChunkFit kChunks = {{33.0, 19.2, 13.8}, {0.0447, 0.0225, 0.0176}, {0.99, 1.05, 1.10}};
-constexpr double kFewRows = 20, kFewRowsCost = 30;  // rows times heads
+constexpr double kFewRows = 20, kFewRowsCost = 4;  // rows times heads
 
 // One behind the other.
 struct BothFit {
