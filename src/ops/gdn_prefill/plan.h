@@ -266,7 +266,7 @@ struct Walks {
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
                         double again = 1.0) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.51 : 1.54) : crowded ? 1.05 : 1.06;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.48 : 1.51) : crowded ? 0.95 : 0.96;
   const double wide = blocks_a_cta == 2 ? 2.55 : crowded ? 1.39 : 1.51;
   // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for
   // more than the memory has.
@@ -345,7 +345,7 @@ inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // Those that do not fit at once begin when segments that forget have ended.
   const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
   const double chain = heavy > 0 ? longest : std::min(longest, kRemembered);
-  const double transfer = 0.87 * limit_us(chain, 0.429 * walked / s.multiprocessors) +
+  const double transfer = 0.845 * limit_us(chain, 0.429 * walked / s.multiprocessors) +
                           (second ? 0.73 * std::min(longest, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
   const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.34 : 2.24) * (parts - 2);
@@ -391,7 +391,7 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
       std::max(heavy > 0 ? piece : 0.0, light > 0 ? std::min(longest, kRemembered) : 0.0);
   const double walked = 2 * (prepared + heavy * each / cuts * (followed - 1));
   const bool second = heavy * (2 * followed - 1) + light * (parts - 1) > s.multiprocessors;
-  const double transfer = 0.807 * limit_us(chain, 0.177 * walked / s.multiprocessors) +
+  const double transfer = 0.784 * limit_us(chain, 0.177 * walked / s.multiprocessors) +
                           (second ? 0.357 * std::min(chain, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
   const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.29 : 2.06);
