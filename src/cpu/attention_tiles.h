@@ -163,15 +163,6 @@ struct StreamTiles {
     if constexpr (kBlock * Rows::kBytes > kLine) __builtin_prefetch(next[key] + kLine, 0, 2);
   }
 
-  // Asks for the values half a round of keys ahead once more, into the L1 cache: of the requests
-  // before them some are lost where memory is busy.
-  static HYLA_INLINE void ask_soon(const RowsAt& rows, std::int64_t key) {
-    const std::int64_t later = key + kStreamKeys / 2;
-    const std::int64_t at = later % kStreamKeys, line = later < kStreamKeys ? 0 : kLine;
-    __builtin_prefetch(rows[at] + line, 0, 3);
-    __builtin_prefetch(rows[at + kApart] + line, 0, 3);
-  }
-
   // Asks for the `next` values, and once more for the `keys` before them.
   template <class Rows>
   static HYLA_INLINE void add_values(RowsAt rows, RowsAt next, RowsAt keys, const float* weights,
@@ -209,7 +200,6 @@ struct StreamTiles {
           ask_for<Rows>(next, key + i);
           if constexpr (kAsksTwice) ask_for<Rows>(keys, key + i);
         }
-        if constexpr (kByColumn) ask_soon(rows, key + i);
         if constexpr (Op::kSummed == 2) {
           Rows::values(rows[key + i], rows[key + i + kApart], values);
         } else {
