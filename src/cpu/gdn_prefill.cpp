@@ -49,9 +49,9 @@ bool same_lines(const gdn::PoolView& a, const gdn::PoolView& b) {
 }
 
 // Chunks are work for 32 tokens whatever a row has. A row alone decides, so its bits do not depend
-// on others.
-bool runs_short_rows(const gdn::PrefillProblem& p) {
-  return p.initial.present() && rows_refuses(p) == nullptr &&
+// on others; but they depend on how long it is, which batch_invariant rules out.
+bool runs_short_rows(const gdn::PrefillProblem& p, const Context& context) {
+  return !context.batch_invariant && p.initial.present() && rows_refuses(p) == nullptr &&
          (!p.final.present() || same_lines(p.initial, p.final)) && p.checkpoint_every == 0 &&
          !p.checkpoint_offsets.present();
 }
@@ -73,8 +73,8 @@ void run_prefill(Target target, const gdn::PrefillProblem& p, const Context& con
   PrefillPlan plan = plan_prefill(p, thread_count(context));
   if (plan.tasks == 0) return;
   std::int64_t short_rows = 0;
-  for (std::int64_t row = 0; runs_short_rows(p) && row < p.sequences.rows; ++row) {
-    short_rows += is_short_row(p, row);
+  if (runs_short_rows(p, context)) {
+    for (std::int64_t row = 0; row < p.sequences.rows; ++row) short_rows += is_short_row(p, row);
   }
   if (short_rows > 0) {
     run_short_rows(target, p, context);

@@ -264,16 +264,18 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 TEST(GdnDeterminism, TheSameCallGivesTheSameBitsWithAnyThreads) {
   const Spec spec{.lengths = {6, 6, 6}, .padding = {1}, .io = DType::kBFloat16};
   const auto check = [&](const std::function<void(const Case&, const Context&)>& run) {
-    const Case first(spec);
-    run(first, {});
-    for (int threads : {0, 1, 3}) {
-      const Case again(spec);
+    for (bool invariant : {false, true}) {
       Context context;
-      context.threads = threads;
-      context.batch_invariant = threads == 3;
-      run(again, context);
-      EXPECT_TRUE(same_bits(first.out, again.out));
-      EXPECT_TRUE(same_bits(first.state, again.state));
+      context.batch_invariant = invariant;
+      const Case first(spec);
+      run(first, context);
+      for (int threads : {0, 1, 3}) {
+        const Case again(spec);
+        context.threads = threads;
+        run(again, context);
+        EXPECT_TRUE(same_bits(first.out, again.out));
+        EXPECT_TRUE(same_bits(first.state, again.state));
+      }
     }
   };
   check([](const Case& p, const Context& c) { gdn::decode(p.decode(2), c); });
@@ -296,6 +298,25 @@ TEST(GdnDeterminism, ARowDoesNotDependOnItsBatch) {
   }
   EXPECT_TRUE(same_bits(batch.out, alone.out));
   EXPECT_TRUE(same_bits(batch.state, alone.state));
+}
+
+TEST(GdnDeterminism, ABatchInvariantRowDoesNotDependOnHowLongItGoesOn) {
+  constexpr std::int64_t kTokens = 40;
+  const Spec spec{.lengths = {kTokens}};
+  Context context;
+  context.batch_invariant = true;
+  const Case whole(spec);
+  gdn::prefill(whole.prefill(), {}, context);
+  for (std::int64_t length : {1, 2, 5, 8, 9, 33}) {
+    const Case prefix(spec);
+    const Tensor offsets = Tensor::of_indices(DType::kInt32, Index{0, length});
+    gdn::PrefillParams params = prefix.prefill();
+    params.cu_seqlens = offsets.view();
+    gdn::prefill(params, {}, context);
+    for_each_index({length, whole.heads, spec.V}, [&](const Index& i) {
+      ASSERT_EQ(whole.out.get(i), prefix.out.get(i)) << length;
+    });
+  }
 }
 
 }  // namespace
