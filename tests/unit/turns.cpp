@@ -39,18 +39,19 @@ TEST(Turns, LongWorkIsDoneOnceATurnAndThenTheOthers) {
 }
 
 TEST(Turns, ShortWorkIsNotJudgedByItsFirstCall) {
+  constexpr double kColdUs = 300, kWarmUs = 20;  // most of a turn is left for warm calls
   int last = -1;
   const auto work = [&](int which) {
     return [&last, which] {
-      if (last != which) spin(900);  // its data was thrown out of the caches by the other
+      if (last != which) spin(kColdUs);  // its data was thrown out of the caches by the other
       last = which;
-      spin(20);
+      spin(kWarmUs);
     };
   };
   const Turns turns = time_in_turn({work(0), work(1)}, 0);
   for (std::size_t which : {0u, 1u}) {
-    EXPECT_GE(turns.best_us(which), 20);
-    EXPECT_LT(turns.best_us(which), 900);
+    EXPECT_GE(turns.best_us(which), kWarmUs);
+    EXPECT_LT(turns.best_us(which), kColdUs);
   }
 }
 
