@@ -92,6 +92,9 @@ struct AppendParams {
   TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
   TensorView kv_lengths{};         // [N], after the append; absent as in RunParams
   Rope rope{};                     // absent cos: keys as they are
+  // quantised caches: values are divided by the scales that the cache holds (of stride 0, where one
+  // serves all) instead of by new ones, which are then not written; what is too large is clamped
+  bool given_scales = false;
   const char* impl = nullptr;
 };
 

@@ -136,6 +136,9 @@ struct PrefillParams {
   // tokens of the longest sequence, where the host knows; 0: the sequences are taken to be alike.
   // It helps to choose an implementation on a GPU; a wrong one costs time and changes no result
   std::int64_t max_length = 0;
+  // [N] on the CPU: the lengths of all sequences, where the host knows them. As max_length, and
+  // better: what the device holds decides, a wrong one costs time and changes no result
+  TensorView host_lengths{};
   // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: every row
   // starts from zero, and is padding only where read_slots says so. Only read with state_out
   TensorView state{};
