@@ -32,8 +32,8 @@ DeviceCall::DeviceCall(const Call& host, const DeviceOptions& options)
   upload(host);
   std::visit(
       [&](auto& p) {
-        for_each_tensor(p, [&](const char*, TensorView& view, Access) {
-          if (!view.present()) return;
+        for_each_tensor(p, [&](const char*, TensorView& view, Access access) {
+          if (!view.present() || access == Access::kHost) return;
           const std::size_t index = buffer_index(view);
           const std::ptrdiff_t bytes =
               static_cast<const std::byte*>(view.data) - host_.buffers[index].memory().data();

@@ -64,8 +64,8 @@ Shared make_shared(const ProblemSpec& spec, std::int64_t heads, Maker& maker) {
   return {maker.values(offsets), maker.values(rates), maker.values(biases)};
 }
 
-gdn::PrefillParams make(const ProblemSpec& spec, const Shared& shared, Maker& maker) {
-  const std::vector<std::int64_t> lengths = row_lengths(spec);
+gdn::PrefillParams make(const ProblemSpec& spec, const std::vector<std::int64_t>& lengths,
+                        const Shared& shared, Maker& maker) {
   const std::int64_t rows = std::ssize(lengths), total = total_tokens(spec);
   const std::int64_t heads = std::max(spec.hq, spec.hv);
   const double deviation = spec.norm ? 1.0 : 1.0 / std::sqrt(static_cast<double>(spec.k));
@@ -86,6 +86,10 @@ gdn::PrefillParams make(const ProblemSpec& spec, const Shared& shared, Maker& ma
   }
   p.cu_seqlens = shared.cu_seqlens;
   if (spec.longest) p.max_length = *std::max_element(lengths.begin(), lengths.end());
+  if (spec.told) {
+    p.host_lengths = TensorView::dense(const_cast<std::int64_t*>(lengths.data()), DType::kInt64,
+                                       {rows}, Device::cpu());
+  }
   p.layout = spec.layout;
   p.l2norm = spec.norm;
   return p;
@@ -120,7 +124,8 @@ void* DeviceArena::take(std::size_t bytes) {
   return piece;
 }
 
-DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena) {
+DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena)
+    : lengths_(row_lengths(spec)) {
   check(spec);
   context_.device = Device::cuda(0);
   context_.stream = cuda::stream();
@@ -128,12 +133,12 @@ DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena) {
   context_.batch_invariant = spec.invariant;
   const std::int64_t heads = std::max(spec.hq, spec.hv);
   Maker shares{nullptr, context_.device}, copies{nullptr, context_.device};
-  make(spec, make_shared(spec, heads, shares), copies);
+  make(spec, lengths_, make_shared(spec, heads, shares), copies);
   // Half as cold as single measurements: a sweep has hundreds of shapes.
   const std::size_t count = std::min(cuda::kColdBytes / 2 / copies.bytes + 1, kMostCopies);
 
   gdn::PrefillBounds bounds;
-  bounds.max_sequences = std::ssize(row_lengths(spec));
+  bounds.max_sequences = std::ssize(lengths_);
   bounds.max_tokens = total_tokens(spec);
   bounds.query_heads = spec.hq, bounds.key_heads = spec.hk, bounds.value_heads = spec.hv;
   bounds.key_dim = spec.k, bounds.value_dim = spec.v;
@@ -146,7 +151,7 @@ DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena) {
   workspace_.data = arena.take(workspace_.bytes);
   Maker maker{&arena, context_.device, static_cast<std::uint64_t>(spec.seed) << 32};
   const Shared shared = make_shared(spec, heads, maker);
-  while (copies_.size() < count) copies_.push_back(make(spec, shared, maker));
+  while (copies_.size() < count) copies_.push_back(make(spec, lengths_, shared, maker));
   cuda::synchronize();
 }
 

@@ -31,12 +31,15 @@ class DevicePrefill {
   // Gates are raw and betas logits, as a model's projections leave them; throws InvalidArgument for
   // others. The arena is the problem's until it is restarted.
   DevicePrefill(const ProblemSpec& spec, DeviceArena& arena);
+  DevicePrefill(const DevicePrefill&) = delete;  // calls point at its lengths
+  DevicePrefill& operator=(const DevicePrefill&) = delete;
 
   std::vector<Candidate> explain() const;
   std::size_t copies() const { return copies_.size(); }
   void launch(const std::string& impl) const;  // every copy once
 
  private:
+  std::vector<std::int64_t> lengths_;  // which the calls may be told
   std::vector<gdn::PrefillParams> copies_;
   Workspace workspace_;
   Context context_;

@@ -126,6 +126,7 @@ class Drawer {
         spec_.hv = spec_.hk = keys;
         spec_.hq = keys * ratio;
       }
+      spec_.told = chance(0.4);
     }
     shrink_gdn();
   }

@@ -17,7 +17,8 @@
 
 namespace hyla::testing {
 
-enum class Access { kRead, kWrite };
+// kHost: read, and on the CPU wherever the other tensors are.
+enum class Access { kRead, kWrite, kHost };
 
 template <class P, class T>
 concept ParamsOf = std::same_as<std::remove_const_t<P>, T>;
@@ -143,6 +144,7 @@ void for_each_field(P& p, Visit&& visit) {
   detail::slot_fields(p, visit);
   detail::sequence_fields(p, visit);
   visit("max_length", p.max_length);
+  visit("host_lengths", p.host_lengths, Access::kHost);
   visit("has_initial_state", p.has_initial_state, Access::kRead);
   visit("checkpoint_every", p.checkpoint_every);
   visit("checkpoint_offsets", p.checkpoint_offsets, Access::kRead);

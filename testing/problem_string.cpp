@@ -263,6 +263,8 @@ constexpr Key kKeys[] = {
                                  "start from the states of the pool, or from zero"),
     choice<&S::longest, kSwitch>("longest", kPrefill,
                                  "is the length of the longest row given (max_length)?"),
+    choice<&S::told, kSwitch>("told", kPrefill,
+                              "are the lengths of all rows given on the host (host_lengths)?"),
     choice<&S::device, kDevices>("device", kAny, "where it runs"),
     {"impl", kAny, "force an implementation by name", impl_text,
      [](S& spec, string_view, string_view text) { spec.impl = text; },

@@ -68,6 +68,7 @@ struct ProblemSpec {
   std::int64_t checkpoint = 0;  // every n tokens; 0: none
   bool initial = true;          // prefill: states come from the pool, or start from zero
   bool longest = true;          // does the host know the tokens of the longest row?
+  bool told = false;            // and of all rows?
   Device::Kind device = Device::Kind::kCpu;
   std::string impl;  // empty: the best
   std::int64_t threads = 0;

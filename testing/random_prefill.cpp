@@ -104,6 +104,19 @@ struct PrefillStates {
   }
 };
 
+// As they are; with extras too short, right, too long or those of other rows, as no result depends
+// on it.
+TensorView told_lengths(CaseBuilder& builder, const Rows& rows) {
+  std::vector<std::int64_t> lengths = rows.lengths;
+  if (builder.options().extras) {
+    const Random draw = builder.random("host_lengths");
+    const std::int64_t kind = draw.below(0, 4);
+    for (std::int64_t& length : lengths) length = kind == 3 ? length : length * (kind + 1) / 2;
+    if (kind == 3) std::reverse(lengths.begin(), lengths.end());
+  }
+  return builder.indices("host_lengths", lengths);
+}
+
 }  // namespace
 
 Call random_prefill(CaseBuilder builder) {
@@ -124,6 +137,7 @@ Call random_prefill(CaseBuilder builder) {
     p.max_length *= builder.random("max_length").below(0, 4);
     p.max_length /= 2;
   }
+  if (spec.told) p.host_lengths = told_lengths(builder, rows);
   states.set_checkpoints(p);
   set_numbers(p, builder);
   // Far below the last bit of anything that is compared.

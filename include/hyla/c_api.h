@@ -208,7 +208,8 @@ typedef struct hyla_gdn_prefill_params {
   void* workspace;   /* on the context's device, aligned to 256 bytes */
   size_t workspace_bytes;
   const char* impl;
-  int64_t max_length; /* tokens of the longest sequence, where known; 0: all are alike */
+  int64_t max_length;    /* tokens of the longest sequence, where known; 0: all are alike */
+  DLTensor host_lengths; /* [N] on the CPU: lengths of all sequences, where known */
 } hyla_gdn_prefill_params;
 
 /* Upper bounds of all prefill calls that will share a workspace. */

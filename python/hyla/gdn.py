@@ -194,6 +194,7 @@ def prefill(
     l2norm_eps: float = 1e-6,
     decay_cutoff_log2: float | None = None,
     max_length: int = 0,
+    host_lengths: Tensor | None = None,
     batch_invariant: bool = False,
     workspace: Tensor | None = None,
     out: T | None = None,
@@ -222,6 +223,9 @@ def prefill(
     max_length
            tokens of the longest sequence, where known: on a GPU long sequences among short ones are
            then faster; 0: the sequences are taken to be alike. It changes no result
+    host_lengths [N], int32 or int64, on the CPU wherever the others are
+           the lengths of all sequences, where known: more than max_length tells, and wrong ones
+           change no result either
     workspace
            hyla.workspace_bytes("gdn.prefill", ...) bytes; None: allocated by the call
     """
@@ -232,7 +236,7 @@ def prefill(
         read_slots, read_columns, write_slots, first_slot, has_initial_state,
         checkpoints, checkpoint_starts, checkpoint_slots, checkpoint_every, checkpoint_offsets,
         layout, scale, l2norm, l2norm_eps,
-        decay_cutoff_log2, max_length, batch_invariant, workspace, out, stream, impl,
+        decay_cutoff_log2, max_length, host_lengths, batch_invariant, workspace, out, stream, impl,
     )  # fmt: skip
 
 

@@ -218,6 +218,7 @@ constexpr auto kPrefill = std::to_array<const char*>({"q",
                                                       "l2norm_eps",
                                                       "decay_cutoff_log2",
                                                       "max_length",
+                                                      "host_lengths",
                                                       "batch_invariant",
                                                       "workspace",
                                                       "out",
@@ -271,6 +272,7 @@ PyObject* prefill(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     read_math(in, p);
     p.decay_cutoff_log2 = in.maybe_number("decay_cutoff_log2");
     p.max_length = in.integer("max_length");
+    in.maybe_read("host_lengths", p.host_lengths);
     TensorView like = p.v;  // [total, Hs, V]
     if (like.rank == 3 && p.q.rank == 3) like.shape[1] = std::max(p.q.shape[1], p.v.shape[1]);
     in.output(p.out, "out", like, true);

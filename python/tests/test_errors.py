@@ -195,6 +195,11 @@ PREFILL = {
         INVALID, "^checkpoint_offsets: expected rising"),
     "cutoff": ({"decay_cutoff_log2": 0.0}, INVALID, "^decay_cutoff_log2: expected"),
     "longest": ({"max_length": -1}, INVALID, "^max_length: expected a number >= 0"),
+    "told: negative": (
+        {"host_lengths": np.array([66, -4])}, INVALID, "^host_lengths: expected numbers >= 0"),
+    "told: rows": ({"host_lengths": np.array([66])}, INVALID, "^host_lengths: expected shape"),
+    "told: dtype": ({"host_lengths": f32(2)}, INVALID, "^host_lengths: expected dtype int32"),
+    "told: list": ({"host_lengths": [66, 4]}, TypeError, "^host_lengths: expected a tensor"),
     "heads": ({"k": f32(70, 1, K)}, INVALID, "^k: expected heads"),
     "workspace": ({"workspace": f32(4, 4).T}, INVALID, "^workspace: expected a contiguous tensor"),
     "out": ({"out": f32(70, H, V)}, INVALID, "^out: expected shape"),

@@ -245,6 +245,10 @@ def test_prefill(data):
     else:
         keywords["starts"] = p.add("starts", cu[:-1].astype(p.index_dtype))
         keywords["lengths"] = p.add("lengths", lengths.astype(p.index_dtype))
+    told = draw(st.sampled_from(["not", "right", "shuffled", "too long"]))
+    if told != "not":  # no result depends on it
+        said = {"right": lengths, "shuffled": p.rng.permutation(lengths), "too long": lengths * 9}
+        keywords["host_lengths"] = p.add("host_lengths", said[told].astype(p.index_dtype))
     reads = p.rng.permutation(np.arange(-1, N + 1))[:N]
     initial = p.rng.random(N) < 0.5
     checkpoints = draw(st.booleans())

@@ -73,6 +73,7 @@ gdn::PrefillParams params(const hyla_gdn_prefill_params* given) {
   take_numbers(p, c);
   p.decay_cutoff_log2 = given_if(c.has_decay_cutoff_log2, c.decay_cutoff_log2);
   p.max_length = c.max_length;
+  p.host_lengths = view("host_lengths", c.host_lengths);
   p.impl = c.impl;
   return p;
 }

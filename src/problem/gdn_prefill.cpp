@@ -147,6 +147,25 @@ void check_checkpoints(PrefillProblem& p, const PrefillParams& params, core::Sha
   if (core::on_host(context)) check_checkpoint_rows(p);
 }
 
+// Lengths that cannot be: those below 0. Those that are wrong only cost time.
+void check_host_lengths(PrefillProblem& p, const TensorView& lengths) {
+  if (!lengths.present()) return;
+  core::Shapes shapes;
+  shapes.bind("N", p.sequences.rows);
+  core::check_indices(p.host_lengths, "host_lengths", lengths, "N", shapes, Context{});
+  p.max_length = 1;  // 0 would mean that it is not known
+  for (std::int64_t n = 0; n < p.sequences.rows; ++n) {
+    const std::int64_t length = p.host_lengths.at(n);
+    if (length < 0) {
+      fail("host_lengths", "numbers >= 0", text(length) + " in row " + text(n));
+    }
+    p.max_length = std::max(p.max_length, std::min(length, p.sequences.tokens));
+    // Fibonacci hashing of a running value: every length changes half of the bits.
+    p.lengths_key = (p.lengths_key ^ static_cast<std::uint64_t>(length)) * 0x9e3779b97f4a7c15u;
+    p.lengths_key ^= p.lengths_key >> 32;
+  }
+}
+
 void check_no_overlap(const PrefillParams& params) {
   core::Overlaps overlaps;
   overlaps.writes("out", params.out);
@@ -163,6 +182,7 @@ void check_no_overlap(const PrefillParams& params) {
   read_gates(overlaps, params);
   read_sequence_tensors(overlaps, params);
   read_slot_tensors(overlaps, params);
+  overlaps.reads("host_lengths", params.host_lengths);
   overlaps.reads("has_initial_state", params.has_initial_state);
   overlaps.reads("checkpoint_offsets", params.checkpoint_offsets);
   overlaps.reads("checkpoint_starts", params.checkpoint_starts);
@@ -208,6 +228,7 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
                         shapes["total"], context);
   if (params.max_length < 0) fail("max_length", "a number >= 0", text(params.max_length));
   p.max_length = params.max_length;
+  check_host_lengths(p, params.host_lengths);
   check_states(p, params, shapes, context);
   check_checkpoints(p, params, shapes, context);
   if (!params.update_state) p.slots.write_limit = 0;  // every write slot is null

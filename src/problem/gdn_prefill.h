@@ -15,6 +15,10 @@ struct PrefillProblem : Problem {
   core::IndexView checkpoint_starts;   // [N + 1]
   core::IndexView checkpoint_slots;    // [N, C]: slots of `final`
   double decay_cutoff_log2 = 0;        // 0: none
+  // What the host was told of the lengths, for the choice of a plan alone: nothing that is computed
+  // depends on it. The key stands for all of them.
+  core::IndexView host_lengths;  // [N] on the host
+  std::uint64_t lengths_key = 0;
 
   HYLA_HOST_DEVICE bool starts_from_pool(std::int64_t row) const {
     return initial.present() && (!has_initial_state.present() || has_initial_state.at(row) != 0);

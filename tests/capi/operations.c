@@ -114,6 +114,11 @@ static void prefill(void) {
   CHECK(hyla_gdn_prefill(&p, NULL) == HYLA_OK);
   CHECK(t.state[0] == 4 && t.state[1] == 8);
   p.update_state = HYLA_DEFAULT;
+  int32_t told[1] = {-1};
+  int64_t told_shape[1] = {1};
+  p.host_lengths = ints(told, 1, told_shape);
+  CHECK_REFUSED(hyla_gdn_prefill(&p, NULL), HYLA_INVALID_ARGUMENT, "host_lengths");
+  told[0] = 1000; /* wrong, and no result depends on it */
   CHECK(hyla_gdn_prefill(&p, NULL) == HYLA_OK);
   /* A chunked algorithm adds logs and multiplies in another order: some float32 roundings. */
   CHECK(two_tokens_done(&t, 0, 16 * ldexp(1, -24)));

@@ -22,6 +22,7 @@ ValidCall<PrefillParams> prefill_in_place() {
   const Case& p = *call.problem;
   add_slots(call);
   call.params.has_initial_state = call.add(Tensor::of_indices(DType::kBool, Index{1, 0}));
+  call.params.host_lengths = call.add(Tensor::of_indices(DType::kInt64, Index{64, 2}));
   call.params.checkpoint_every = 64;
   call.params.checkpoints = call.add(
       Tensor(DType::kFloat32, state_shape(p.spec.layout, {2}, p.heads, p.spec.K, p.spec.V), 1));
@@ -69,6 +70,8 @@ Fields<PrefillParams> prefill_fields(bool in_place) {
                       {0}},
                      {"has_initial_state", "has_initial_state", Role::kMask,
                       [](P& p) -> TensorView& { return p.has_initial_state; }},
+                     {"host_lengths", "host_lengths", Role::kIndex,
+                      [](P& p) -> TensorView& { return p.host_lengths; }},
                      {"checkpoint_offsets",
                       "checkpoint_offsets",
                       Role::kIndex,
@@ -107,6 +110,10 @@ void add_wrong_in_place(std::vector<Wrong<PrefillParams>>& table) {
            [=](P& p) { p.checkpoint_every = wrong; });
   }
   add<P>(table, "max_length", "-1", "max_length", [](P& p) { p.max_length = -1; });
+  for (const std::int64_t wrong : {std::int64_t{-1}, INT64_MIN}) {
+    add<P>(table, "host_lengths", std::to_string(wrong), "host_lengths",
+           [=](P& p) { set<std::int64_t>(p.host_lengths, 1, wrong); });
+  }
   add<P>(table, "checkpoints", "without checkpoint_every", "checkpoints",
          [](P& p) { p.checkpoint_every = 0; });
   add<P>(table, "checkpoint_starts", "without checkpoint_every", "checkpoint_starts", [](P& p) {
@@ -210,12 +217,12 @@ TEST(GdnValidation, Prefill) {
   RecordProperty("wrong_calls", static_cast<int>(count));
 
   const P params;
-  [[maybe_unused]] const auto& [q, k, v, out, cu_seqlens, starts, lengths, max_length, state,
-                                state_out, update_state, gate, beta, read_slots, read_columns,
-                                write_slots, first_slot, has_initial_state, checkpoint_every,
-                                checkpoint_offsets, checkpoints, checkpoint_starts,
-                                checkpoint_slots, layout, scale, l2norm, l2norm_eps,
-                                decay_cutoff_log2, impl] = params;
+  [[maybe_unused]] const auto& [q, k, v, out, cu_seqlens, starts, lengths, max_length, host_lengths,
+                                state, state_out, update_state, gate, beta, read_slots,
+                                read_columns, write_slots, first_slot, has_initial_state,
+                                checkpoint_every, checkpoint_offsets, checkpoints,
+                                checkpoint_starts, checkpoint_slots, layout, scale, l2norm,
+                                l2norm_eps, decay_cutoff_log2, impl] = params;
   const Names fields{"q",
                      "k",
                      "v",
@@ -224,6 +231,7 @@ TEST(GdnValidation, Prefill) {
                      "starts",
                      "lengths",
                      "max_length",
+                     "host_lengths",
                      "state",
                      "state_out",
                      "update_state",

@@ -176,6 +176,7 @@ TEST(CapiTensors, GdnPrefill) {
       .add("checkpoints", &C::checkpoints, &P::checkpoints)
       .add("checkpoint_starts", &C::checkpoint_starts, &P::checkpoint_starts)
       .add("checkpoint_slots", &C::checkpoint_slots, &P::checkpoint_slots)
+      .add("host_lengths", &C::host_lengths, &P::host_lengths)
       .check();
 }
 

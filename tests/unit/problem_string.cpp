@@ -77,6 +77,7 @@ ProblemSpec random_spec(std::uint64_t seed) {
   if (has("checkpoint")) spec.checkpoint = 64 * draw.below(4);
   if (has("initial")) spec.initial = draw.below(2) == 0;
   if (has("longest")) spec.longest = draw.below(2) == 0;
+  if (has("told")) spec.told = draw.below(2) == 0;
   spec.device = draw.pick({Device::Kind::kCpu, Device::Kind::kCuda});
   if (draw.below(2) == 0) spec.impl = draw.pick({"reference", "cpu_avx2", "x"});
   spec.threads = draw.below(9);

@@ -384,11 +384,12 @@ void add_bench(CLI::App& app) {
       ->capture_default_str()
       ->type_name("SEED");
   command
-      ->add_option("--lengths", options->sweep.lengths,
-                   "--plans: is the longest of several sequences known to the caller of the\n"
-                   "random shapes, on the device only, or one of these by chance")
+      ->add_option(
+          "--lengths", options->sweep.lengths,
+          "--plans: is the longest of several sequences known to the caller of the\n"
+          "random shapes, all lengths (host), none (device), or drawn: the longest or none")
       ->capture_default_str()
-      ->check(CLI::IsMember({"drawn", "known", "device"}))
+      ->check(CLI::IsMember({"drawn", "known", "host", "device"}))
       ->type_name("WHO");
   command->add_flag("--tiny", options->tiny,
                     "States and values below the smallest normal number: denormals must cost "

@@ -172,6 +172,7 @@ void add_prefill(Checks& checks) {
     }
     if (gdn_work(spec) > kMostWork) spec.hq = spec.hk = spec.hv = 1;
     spec.initial = draw.chance(0.85);
+    spec.told = draw.chance(0.4);
     checks.add(spec);
   });
 }

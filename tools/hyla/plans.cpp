@@ -113,7 +113,7 @@ ShapeTimes measure(const ProblemSpec& spec, testing::DeviceArena& arena) {
   const testing::DevicePrefill problem(spec, arena);
   ShapeTimes result;
   result.problem = testing::to_string(spec);
-  result.unknown = !spec.longest && testing::row_lengths(spec).size() > 1;
+  result.unknown = !spec.longest && !spec.told && testing::row_lengths(spec).size() > 1;
   for (const Candidate& candidate : problem.explain()) {
     if (candidate.expected_us == 0) continue;
     result.plans.push_back({candidate.implementation, candidate.expected_us});
@@ -163,7 +163,9 @@ std::vector<ProblemSpec> shapes(const PlanOptions& options) {
   for (std::int64_t i = first; i < first + count; ++i) {
     specs.push_back(testing::random_prefill_shape(options.seed, i));
     const bool one = testing::row_lengths(specs.back()).size() == 1;  // which the host knows
-    if (options.lengths != "drawn") specs.back().longest = one || options.lengths == "known";
+    if (options.lengths == "drawn") continue;
+    specs.back().longest = one || options.lengths == "known";
+    specs.back().told = options.lengths == "host";
   }
   require_device(specs.front());
   return specs;
@@ -246,7 +248,8 @@ int bench_plans(const PlanOptions& options) {
     std::vector<ShapeTimes> some;
     std::copy_if(all.begin(), all.end(), std::back_inserter(some),
                  [&](const ShapeTimes& times) { return times.unknown == unknown; });
-    print_choices(out, unknown ? "lengths on the device only" : "longest length known", some);
+    print_choices(out, unknown ? "lengths on the device only" : "longest length or all known",
+                  some);
   }
   write_json(options.json, report(all));
   return kGood;

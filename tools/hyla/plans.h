@@ -12,7 +12,8 @@ struct PlanOptions {
   std::vector<std::string> problems;  // empty: random shapes
   std::uint64_t seed = 1;             // of the random shapes
   std::string shapes = "0:200";       // which of them, FIRST:COUNT
-  // Does the caller know the longest length of several sequences: drawn, known, device.
+  // Does the caller know the longest length of several sequences: drawn, known, device; or all
+  // lengths: host.
   std::string lengths = "drawn";
   std::string json;
 };

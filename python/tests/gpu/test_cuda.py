@@ -104,6 +104,26 @@ def test_outputs_may_be_allocated_inside_a_capture():
 
 
 @pytest.mark.gpu
+def test_prefill_is_told_lengths_on_the_cpu():
+    call = torch_calls(torch.bfloat16, wide=128)["gdn_prefill"].copy("cuda")
+    t = call.tensors
+    want = call.copy("cuda")()
+    lengths = t["cu_seqlens"].diff()
+
+    def told(said):
+        pool = t["state"].clone()
+        return hyla.gdn.prefill(
+            t["q"], t["k"], t["v"], state=pool, log_alpha=t["log_alpha"],
+            cu_seqlens=t["cu_seqlens"], l2norm=True, host_lengths=said,
+        )  # fmt: skip
+
+    for said in (lengths.cpu(), lengths.cpu().long() * 7, lengths.cpu().numpy()):
+        assert torch.allclose(told(said).float(), want.float(), rtol=0.02, atol=0.02)
+    with pytest.raises(hyla.InvalidArgument, match="^host_lengths: expected a tensor on cpu"):
+        told(lengths)
+
+
+@pytest.mark.gpu
 def test_devices_do_not_mix():
     call = torch_calls()["gdn_decode"].copy("cuda")
     for name in ("k", "v", "state", "a", "A_log", "slots"):

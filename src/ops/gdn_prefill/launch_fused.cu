@@ -2,6 +2,7 @@
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/long_rows.cuh"
+#include "ops/gdn_prefill/plan_shape.h"
 #include "ops/gdn_prefill/tile_arguments.h"
 
 namespace hyla::gdn {
@@ -28,6 +29,8 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   const bool bf16 = p.q.dtype == DType::kBFloat16;
   int rows = long_rows(a.long_plan, p.sequences.rows, p.heads, p.sequences.tokens, p.max_length,
                        multiprocessors);
+  const PlanLengths* const told = rows > 0 ? told_lengths(p) : nullptr;
+  if (told != nullptr && told->ranked() && long_cost(a.long_plan, rows, *told) == 0) rows = 0;
   if (p.checkpoint_offsets.present()) rows = 0;  // those kernels take no lists
   Context after = context;
   const std::size_t records = record_bytes(rows, p.heads, p.sequences.tokens);

@@ -1,7 +1,7 @@
 // Which kernels are expected to be fastest: a cost model in microseconds, fitted to what random
 // shapes took on an H200 (`hyla bench --plans`), with what the host knows of a batch: sequences,
-// heads, tokens in all and, if the caller said so, of the longest sequence. Gates are on the
-// device, so a quarter of the heads is taken not to forget.
+// heads, tokens in all and, if the caller said so, of the longest sequence or of all. Gates are on
+// the device, so a quarter of the heads is taken not to forget.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,20 @@
 #include <optional>
 
 #include "ops/gdn_prefill/long_plan.h"
+#include "ops/gdn_prefill/plan_lengths.h"
 
 namespace hyla::gdn {
+
+// Compared by what they say: plan_shape() keeps the lengths themselves in one place a thread.
+struct ToldLengths {
+  const PlanLengths* all = nullptr;  // null: nobody told
+  std::uint64_t key = 0;
+
+  bool ranked() const { return all != nullptr && all->ranked(); }
+  friend bool operator==(const ToldLengths& a, const ToldLengths& b) {
+    return (a.all == nullptr) == (b.all == nullptr) && a.key == b.key;
+  }
+};
 
 struct PlanShape {
   std::int64_t rows = 0, heads = 0, tokens = 0;
@@ -21,7 +33,8 @@ struct PlanShape {
   double key_bytes = 0, value_bytes = 0;
   // Tokens of the longest sequence; 0: not known.
   std::int64_t longest = 0;
-  bool guessed = false;  // that is, by `over_lengths`
+  bool guessed = false;   // that is, by `over_lengths`
+  ToldLengths lengths{};  // of all sequences; then the longest is known, too
   std::int64_t key_dim = 128;
   bool norm = false;           // of q and k
   bool narrow_states = false;  // of 16 bits
@@ -35,6 +48,8 @@ struct PlanShape {
   std::int64_t told() const { return guessed ? 0 : longest; }
   // Tokens of the longest sequence; what the caller said may be wrong.
   std::int64_t length() const {
+    if (lengths.all != nullptr)
+      return std::clamp<std::int64_t>(longest, 1, std::max<std::int64_t>(1, tokens));
     const std::int64_t mean = divided(tokens, std::max<std::int64_t>(1, rows));
     return std::clamp(longest, mean, std::max(mean, tokens));
   }
@@ -44,6 +59,7 @@ struct PlanShape {
   // one.
   double pieces(std::int64_t size) const {
     const double most = static_cast<double>(rows * divided(length(), size));
+    if (lengths.all != nullptr) return std::min(most, lengths.all->pieces(size));
     if (rows * length() <= tokens + std::max(rows, tokens / 16)) return most;
     const auto least = static_cast<double>(std::max(rows, divided(length(), size)));
     const double all = static_cast<double>(tokens) / static_cast<double>(size);
@@ -59,7 +75,51 @@ struct PlanShape {
   // mean.
   double busiest(double ctas, double most, double mean) const {
     if (even() || ctas <= multiprocessors) return waves(ctas) * most;
+    if (lengths.ranked() && ctas <= kMostStarted * multiprocessors) {
+      return started_in_order(ctas, most / chunks());
+    }
     return std::max(most, mean * ctas / multiprocessors + 0.5 * most);
+  }
+
+  // The same, of CTAs that start in the order of their numbers, each where one ends first: all heads
+  // of all sequences, and again for the next value rows or part. They walk over `part` of a
+  // sequence.
+  static constexpr double kMostStarted = 8;
+  double started_in_order(double ctas, double part) const {
+    const auto count = static_cast<std::int64_t>(ctas);
+    std::vector<int> ends;  // of each multiprocessor, a heap with the first on top
+    ends.reserve(static_cast<std::size_t>(multiprocessors));
+    int last = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      int end = lengths.all->chunks_in_order(static_cast<int>(i % tasks() / heads));
+      if (static_cast<int>(ends.size()) == multiprocessors) {
+        std::pop_heap(ends.begin(), ends.end(), std::greater<>());
+        end += ends.back();
+        ends.pop_back();
+      }
+      ends.push_back(end);
+      std::push_heap(ends.begin(), ends.end(), std::greater<>());
+      last = std::max(last, end);
+    }
+    return part * last;
+  }
+  static constexpr std::int64_t kMostDealt = 32;  // a CTA: of more, all have about as much
+  bool deals_out() const { return lengths.ranked() && tasks() <= kMostDealt * multiprocessors; }
+  // What the busiest of the CTAs of the fused kernel takes, which deal out the tasks by length and
+  // from alternating ends (fused_tasks.cuh): the largest sum of the chunks and tasks of one.
+  double dealt_out(double chunk_us, double task_us) const {
+    const std::int64_t ctas = std::min<std::int64_t>(tasks(), multiprocessors);
+    double most = 0;
+    for (std::int64_t cta = 0; cta < ctas; ++cta) {
+      double us = 0;
+      for (std::int64_t round = 0; round * ctas < tasks(); ++round) {
+        const std::int64_t task = round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
+        if (task >= tasks()) continue;
+        us += lengths.all->chunks(static_cast<int>(task / heads)) * chunk_us + task_us;
+      }
+      most = std::max(most, us);
+    }
+    return most;
   }
 
   static std::int64_t divided(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
@@ -105,6 +165,24 @@ inline double limit_us(double a, double b) {
   return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b));
 }
 
+// What the device will find (long_rows.cuh) if the lengths are what the host was told: the cost with
+// some of up to `most` sequences taken out, or 0 if that does not pay.
+inline std::int64_t long_cost(LongPlan plan, int most, const PlanLengths& lengths) {
+  plan.rows = lengths.rows();
+  plan.chunks = static_cast<int>(std::min(lengths.pieces(64), 1e9));
+  const std::int64_t without = plan.cost(0, 0, lengths.chunks(0), 0, 1);
+  std::int64_t with = LongPlan::kImpossible;
+  for (int parts = 1; parts <= plan.most_parts; ++parts) {
+    for (int count = 1, prepared = 0; count <= most; ++count) {
+      prepared += lengths.chunks(count - 1);
+      if (lengths.chunks(count) == lengths.chunks(count - 1)) continue;
+      with = std::min(with,
+                      plan.cost(count, prepared, lengths.chunks(0), lengths.chunks(count), parts));
+    }
+  }
+  return LongPlan::pays(with, without) ? with : 0;
+}
+
 // Everything in one CTA; a task costs its states, and more of them beside each other memory's time.
 inline double fused_at_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
@@ -116,12 +194,18 @@ inline double fused_at_us(const PlanShape& s) {
   const double shared =
       (s.all_chunks() * chunk + rows * task) * static_cast<double>(s.heads) / s.multiprocessors;
   const double tail = tasks > s.multiprocessors ? 0.464 * s.all_chunks() / rows * chunk : 0;
-  const double us =
-      8.79 + 0.0501 * rows + (s.even() ? s.waves(tasks) * one : std::max(one, shared + tail));
+  const double us = 8.79 + 0.0501 * rows +
+                    (s.even()        ? s.waves(tasks) * one
+                     : s.deals_out() ? s.dealt_out(chunk, task)
+                                     : std::max(one, shared + tail));
   LongPlan plan;
   const int most = long_rows(plan, s.rows, s.heads, s.tokens, s.told(), s.multiprocessors);
   if (most == 0) return us;
   constexpr double kLook = 6.84;
+  if (s.lengths.ranked()) {
+    const std::int64_t with = long_cost(plan, most, *s.lengths.all);
+    return with == 0 ? us : kLook + 11.7 + 0.00983 * static_cast<double>(with);
+  }
   if (s.even()) return kLook + us;  // if all are taken out, that is what cuda_split does
   // What the device will weigh: the longest is known, and the others fall from it as a power does
   // that leaves them their tokens.

@@ -9,6 +9,18 @@ namespace hyla::gdn {
 
 inline int value_blocks(const PrefillProblem& p) { return static_cast<int>((p.V + 63) / 64); }
 
+// Of the call that this thread is in: sorted once, asked for by every plan, and by the layers of a
+// model with the same lengths.
+inline const PlanLengths* told_lengths(const PrefillProblem& p) {
+  if (!p.host_lengths.present()) return nullptr;
+  thread_local std::optional<PlanLengths> last;
+  const std::int64_t rows = p.sequences.rows, tokens = p.sequences.tokens;
+  if (!last.has_value() || !last->is_of(p.lengths_key, rows, tokens)) {
+    last.emplace(p.lengths_key, rows, tokens, [&](std::int64_t n) { return p.host_lengths.at(n); });
+  }
+  return &*last;
+}
+
 inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   PlanShape s{p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
               value_blocks(p)};
@@ -18,6 +30,7 @@ inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   const double values = 1.0 + static_cast<double>(p.v_heads) / static_cast<double>(p.heads);
   s.value_bytes = kColumn * values * static_cast<double>(p.V);
   s.longest = p.max_length;
+  s.lengths = {told_lengths(p), p.lengths_key};
   s.key_dim = p.K;
   s.norm = p.l2norm;
   s.narrow_states = p.initial.present() ? size_of(p.initial.dtype) < 4

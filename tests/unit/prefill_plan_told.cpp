@@ -1,0 +1,161 @@
+// The cost model of chunked prefill where the host was told all lengths.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "ops/gdn_prefill/plan.h"
+#include "testing/random.h"
+
+namespace hyla::gdn {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+
+PlanLengths lengths_of(const Numbers& lengths, std::int64_t tokens, std::uint64_t key = 1) {
+  return PlanLengths(key, std::ssize(lengths), tokens,
+                     [&](std::int64_t row) { return lengths[static_cast<std::size_t>(row)]; });
+}
+
+PlanShape shape(const Numbers& lengths, std::int64_t heads, const PlanLengths* told,
+                std::uint64_t key = 1) {
+  const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  PlanShape s{std::ssize(lengths), heads, tokens, 132};
+  s.key_bytes = s.value_bytes = 33e3;
+  s.longest = *std::max_element(lengths.begin(), lengths.end());
+  if (told != nullptr) s.lengths = {told, key};
+  return s;
+}
+
+std::int64_t sum(const Numbers& n) { return std::accumulate(n.begin(), n.end(), std::int64_t{0}); }
+
+TEST(PrefillPlanTold, PiecesAreThoseOfTheSequences) {
+  const Numbers lengths = {1, 0, 64, 65, 130, 16, 9};
+  const PlanLengths told = lengths_of(lengths, sum(lengths));
+  const PlanShape s = shape(lengths, 4, &told);
+  for (const std::int64_t size : {1, 8, 16, 64}) {
+    double pieces = 0;
+    for (const std::int64_t n : lengths) pieces += static_cast<double>((n + size - 1) / size);
+    EXPECT_EQ(s.pieces(size), pieces) << size;
+  }
+  EXPECT_EQ(s.length(), 130);
+  EXPECT_EQ(told.chunks(0), 3);
+  EXPECT_EQ(told.chunks(6), 0);
+  EXPECT_EQ(told.chunks(7), 0);
+}
+
+// All alike: there is nothing that the longest would not have said.
+TEST(PrefillPlanTold, AlikeSequencesAreAsKnown) {
+  for (const std::int64_t length : {3, 64, 700, 5000}) {
+    for (const std::int64_t rows : {1, 7, 40}) {
+      const Numbers lengths(static_cast<std::size_t>(rows), length);
+      const PlanLengths all = lengths_of(lengths, rows * length);
+      const PlanShape told = shape(lengths, 8, &all), known = shape(lengths, 8, nullptr);
+      EXPECT_LE(fused_us(told), fused_us(known));  // nobody has to look for a long one
+      EXPECT_EQ(split_walks(told).us, split_walks(known).us);
+      EXPECT_EQ(segment_walks(told).us, segment_walks(known).us);
+      EXPECT_EQ(steps_us(told), steps_us(known));
+      EXPECT_EQ(block_us(told), block_us(known));
+    }
+  }
+}
+
+// More than the tokens of the call, or nothing at all: what is expected stays a number.
+TEST(PrefillPlanTold, LengthsThatCannotBeAreANumber) {
+  const testing::Random draw(9, "told plans");
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (std::int64_t i = 0; i < 400; ++i) {
+    const auto below = [&](std::int64_t n, std::int64_t most) {
+      return draw.below(1024 * i + n, most);
+    };
+    Numbers lengths, said;
+    const std::int64_t rows = below(0, 5) == 0 ? 600 : 1 + below(1, 70);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      lengths.push_back(below(8 + row, below(2, 2) == 0 ? 30 : 5000));
+      said.push_back(i % 4 == 0   ? 0
+                     : i % 4 == 1 ? kMost
+                     : i % 4 == 2 ? lengths.back() / 3
+                                  : below(4000 + row, 100000));
+    }
+    const auto key = static_cast<std::uint64_t>(i);
+    const PlanLengths told = lengths_of(said, sum(lengths), key);
+    PlanShape s = shape(lengths, 1 + below(3, 64), &told, key);
+    s.longest = std::max<std::int64_t>(
+        1, std::min(sum(lengths), *std::max_element(said.begin(), said.end())));
+    s.key_dim = 64 << below(4, 3);
+    for (const double us : {fused_us(s), split_walks(s).us, steps_us(s), block_us(s), vk_us(s)}) {
+      EXPECT_TRUE(std::isfinite(us) && us > 0) << us;
+    }
+    for (const Walks& walks : {segment_walks(s), relay_walks(s)}) {
+      EXPECT_TRUE(walks.parts == 0 || (std::isfinite(walks.us) && walks.us > 0));
+    }
+  }
+}
+
+// Two of nine tasks on eight multiprocessors, and so on: found by hand.
+TEST(PrefillPlanTold, TasksAreDealtOutFromAlternatingEnds) {
+  const Numbers lengths = {64, 192, 128, 64, 256};  // ranked: 4, 3, 2, 1, 1 chunks
+  const PlanLengths told = lengths_of(lengths, sum(lengths));
+  PlanShape s = shape(lengths, 1, &told);
+  s.multiprocessors = 2;  // 4, 1, 1; 3, 2
+  EXPECT_EQ(s.dealt_out(1, 0), 6);
+  EXPECT_EQ(s.dealt_out(0, 1), 3);
+  s.multiprocessors = 3;  // 4; 3, 1; 2, 1
+  EXPECT_EQ(s.dealt_out(1, 0), 4);
+  s.multiprocessors = 132;
+  EXPECT_EQ(s.dealt_out(1, 10), 14);
+}
+
+TEST(PrefillPlanTold, CtasStartWhereOneEnds) {
+  const Numbers lengths = {64, 192, 128, 64, 256};
+  const PlanLengths told = lengths_of(lengths, sum(lengths));
+  PlanShape s = shape(lengths, 1, &told);
+  s.multiprocessors = 2;  // 1, 2, 4; 3, 1
+  EXPECT_EQ(s.started_in_order(5, 1.0), 7);
+  EXPECT_EQ(s.busiest(5, 4, 2.2), 7);
+  EXPECT_EQ(s.busiest(2, 4, 2.2), 4);
+  // The longest first: it does not come on top of others.
+  const Numbers falling = {256, 192, 128, 64, 64};
+  const PlanLengths best = lengths_of(falling, sum(falling), 2);
+  PlanShape f = shape(falling, 1, &best, 2);
+  f.multiprocessors = 2;  // 4, 1, 1; 3, 2
+  EXPECT_EQ(f.started_in_order(5, 1.0), 6);
+}
+
+// What is kept of the last answer is of these lengths.
+TEST(PrefillPlanTold, OtherLengthsAreAnotherQuestion) {
+  const Numbers one = {5000, 100, 100, 100}, even = {1325, 1325, 1325, 1325};
+  const PlanLengths first = lengths_of(one, sum(one), 11), second = lengths_of(even, sum(even), 12);
+  const PlanShape a = shape(one, 32, &first, 11);
+  PlanShape b = shape(one, 32, &second, 12);
+  EXPECT_FALSE(a == b);
+  EXPECT_NE(steps_us(a), steps_us(b));
+  EXPECT_EQ(steps_us(a), steps_at_us(a));
+  EXPECT_TRUE(first.is_of(11, 4, 5300));
+  EXPECT_FALSE(first.is_of(12, 4, 5300));
+  EXPECT_FALSE(first.is_of(11, 5, 5300));
+  EXPECT_FALSE(first.is_of(11, 4, 5301));
+}
+
+// A look for long sequences where the host knows that none pays would be for nothing.
+TEST(PrefillPlanTold, LongSequencesAreWeighedAsTheDeviceDoes) {
+  LongPlan plan;
+  const Numbers alike(20, 2000);
+  Numbers one(20, 64);
+  one[3] = 30000;
+  for (const Numbers& lengths : {alike, one}) {
+    const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    const int most = long_rows(plan, 20, 8, sum(lengths), longest, 132);
+    const PlanLengths told = lengths_of(lengths, sum(lengths));
+    EXPECT_EQ(most > 0, lengths == one);
+    if (most > 0) {
+      EXPECT_GT(long_cost(plan, most, told), 0);
+    }
+    EXPECT_EQ(long_cost(plan, most, lengths_of(alike, sum(alike))), 0);
+  }
+}
+
+}  // namespace
+}  // namespace hyla::gdn
