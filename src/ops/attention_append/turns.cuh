@@ -1,7 +1,7 @@
 // What a lane has of a head, and its rotation.
 #pragma once
 
-#include "arch/cp_async_cached.cuh"
+#include "arch/cp_async_if.cuh"
 #include "ops/attention_append/rows.h"
 
 namespace hyla::attention::appending {
@@ -32,10 +32,11 @@ struct Turns {
     const int next = a.interleaved ? 4 * at.distance : 4;
     const float *c = a.cos + position * a.cos_stride + column,
                 *s = a.sin + position * a.sin_stride + column;
-    arch::copy_16_cached_if(there, to, c);
-    arch::copy_16_cached_if(there, to + 512, c + next);
-    arch::copy_16_cached_if(there, to + 2 * 512, s);
-    arch::copy_16_cached_if(there, to + 3 * 512, s + next);
+    constexpr auto kL1 = arch::Caches::kL1;
+    arch::copy_16_if<0, kL1>(there, to, c);
+    arch::copy_16_if<0, kL1>(there, to + 512, c + next);
+    arch::copy_16_if<0, kL1>(there, to + 2 * 512, s);
+    arch::copy_16_if<0, kL1>(there, to + 3 * 512, s + next);
   }
   __device__ __forceinline__ explicit Turns(const uint4* from) {
     const auto four = [&](int place, float* to) {

@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
     const State* from = in_slot(slot);
 #pragma unroll
     for (int i = 0; i < P::kLoads; ++i) {
-      lines.load_or_keep(i, indirect && !padding, from + i * line_stride);
+      lines.load_if(i, indirect && !padding, from + i * line_stride);
     }
   }
   const Slot<O> write = write_slot<O>(a, row, slot);

@@ -93,7 +93,6 @@ struct VkRows {
   static __device__ __forceinline__ std::int64_t place(int r, int c, std::int64_t line_stride) {
     return r * P::kRowsPerAccess * line_stride + c * P::kLanes * P::kChunk;
   }
-  // Of two calls with opposite conditions the second leaves what the first has loaded.
   __device__ __forceinline__ void load_if(bool condition, const State* from,
                                           std::int64_t line_stride) {
 #pragma unroll
@@ -101,16 +100,6 @@ struct VkRows {
 #pragma unroll
       for (int c = 0; c < P::kChunks; ++c) {
         pieces.load_if(r * P::kChunks + c, condition, from + place(r, c, line_stride));
-      }
-    }
-  }
-  __device__ __forceinline__ void load_or_keep(bool condition, const State* from,
-                                               std::int64_t line_stride) {
-#pragma unroll
-    for (int r = 0; r < P::kRowsPerLane; ++r) {
-#pragma unroll
-      for (int c = 0; c < P::kChunks; ++c) {
-        pieces.load_or_keep(r * P::kChunks + c, condition, from + place(r, c, line_stride));
       }
     }
   }
@@ -287,7 +276,7 @@ struct VkRequests {
     more(*this);
     __syncwarp();
     padding = is_null<O>(a, slot);
-    rows.load_or_keep(indirect && !padding, in_slot(a, slot), line_stride);
+    rows.load_if(indirect && !padding, in_slot(a, slot), line_stride);
   }
 };
 

@@ -11,45 +11,16 @@
 
 namespace hyla::gdn {
 
-// 16-byte accesses; without the condition the words stay as they are. Not a branch: what stands
-// behind a branch waits for all that the branch waits for.
-template <class T, int Count>
-__device__ __forceinline__ void load_or_keep(device::Pack<T, Count>& pack, bool condition,
-                                             const void* from) {
-  static_assert(device::Pack<T, Count>::kBytes % 16 == 0);
-#pragma unroll
-  for (int i = 0; i < device::Pack<T, Count>::kWords; i += 4) {
-    std::uint32_t* words = pack.words + i;
-    asm volatile(
-        "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
-        " @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-        : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
-        : "l"(static_cast<const std::uint32_t*>(from) + i), "r"(static_cast<int>(condition))
-        : "memory");
-  }
-}
-
 // Where a thread's 16-byte pieces of the state wait between their uses. In registers; or in shared
 // memory, from which they are read for each use and which only this thread touches: then registers
-// do not limit the bytes in flight. Around: bytes that L2 gets with each piece, 0 for no more.
+// do not limit the bytes in flight. Of two loads with opposite conditions the second leaves what the
+// first has loaded. Around: bytes that L2 gets with each piece, 0 for no more.
 template <class T, int Count, int Around = 0>
 struct RegisterPieces {
   using Piece = device::Pack<T, device::kPerChunk<T>>;
   Piece pieces[Count];
-
   __device__ __forceinline__ void load_if(int i, bool condition, const void* from) {
-    if constexpr (Around == 0) {
-      pieces[i].load_if(condition, from);
-    } else {
-      arch::load_16_if<Around>(condition, from, pieces[i].words);
-    }
-  }
-  __device__ __forceinline__ void load_or_keep(int i, bool condition, const void* from) {
-    if constexpr (Around == 0) {
-      gdn::load_or_keep(pieces[i], condition, from);
-    } else {
-      arch::load_16_or_keep<Around>(condition, from, pieces[i].words);
-    }
+    arch::load_16_if<Around>(condition, from, pieces[i].words);
   }
   __device__ __forceinline__ void wait() const {}
   const __device__ __forceinline__ Piece& piece(int i) const { return pieces[i]; }
@@ -63,15 +34,7 @@ struct StagedPieces {
   uint4* own;
 
   __device__ __forceinline__ void load_if(int i, bool condition, const void* from) {
-    const std::uint32_t to = arch::shared_address(own + i * Threads);
-    if constexpr (Around == 0) {
-      arch::copy_16_if(condition, to, from);
-    } else {
-      arch::copy_16_if<Around>(condition, to, from);
-    }
-  }
-  __device__ __forceinline__ void load_or_keep(int i, bool condition, const void* from) {
-    load_if(i, condition, from);
+    arch::copy_16_if<Around>(condition, arch::shared_address(own + i * Threads), from);
   }
   __device__ __forceinline__ void wait() const { arch::wait_all_copies(); }
   __device__ __forceinline__ Piece piece(int i) const {

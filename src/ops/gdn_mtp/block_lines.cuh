@@ -3,7 +3,7 @@
 #pragma once
 
 #include "arch/cp_async.cuh"
-#include "arch/cp_async_wide.cuh"
+#include "arch/cp_async_if.cuh"
 #include "arch/matrix.cuh"
 #include "arch/named_barrier.cuh"
 #include "arch/shared_address.cuh"
@@ -73,7 +73,7 @@ struct WarpLines {
     const State* from = cta_state + element(a, first) + kChunk * chunk;
 #pragma unroll
     for (int i = 0; i < P::kLines; i += kAtOnce) {
-      arch::copy_16_of_256(place(first + i, chunk), from);
+      arch::copy_16_if<256>(true, place(first + i, chunk), from);
       from += kAtOnce * static_cast<std::int64_t>(a.line_stride);
     }
     arch::commit_copies();

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "arch/cp_async.cuh"
-#include "arch/cp_async_wide.cuh"
+#include "arch/cp_async_if.cuh"
 #include "arch/matrix.cuh"
 #include "arch/registers.cuh"
 #include "arch/shared_address.cuh"
@@ -262,8 +262,7 @@ struct KvTransfer : TransferPlace<P> {
 #pragma unroll
     for (int i = 0; i < kAccesses; ++i) {
       const std::uint32_t to = state + 16 * place_of(warp * 32 + lane, i);
-      if (mine && kHalfLines) arch::copy_16_of_256(to, from);
-      if (mine && !kHalfLines) arch::copy_16(to, from);
+      if (mine) arch::copy_16_if<kHalfLines ? 256 : 0>(true, to, from);
       from += kStep * static_cast<std::int64_t>(a.line_stride);
       if ((i + 1) % (kAccesses / kParts) == 0) arch::commit_copies();
     }
