@@ -5,6 +5,7 @@
 #include "arch/grid_dependency.cuh"
 #include "ops/gdn_prefill/kernel_serial.cuh"
 #include "ops/gdn_prefill/listed_steps.cuh"
+#include "ops/gdn_prefill/state_chain.cuh"
 
 namespace hyla::gdn {
 

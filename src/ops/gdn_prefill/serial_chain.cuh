@@ -11,34 +11,23 @@
 // Pipe::kRoomy: there are registers for what W is made of while K S runs.
 #pragma once
 
-#include "ops/gdn_prefill/out_tiles.cuh"
-#include "ops/gdn_prefill/state_chain.cuh"
-#include "ops/gdn_prefill/token_products.cuh"
+#include "ops/gdn_prefill/chain_base.cuh"
 
 namespace hyla::gdn {
 
 template <class Io, class Pipe>
-class SerialChain : public OutTiles<Io> {
+class SerialChain : public ChainBase<Io, Pipe> {
+  using Base = ChainBase<Io, Pipe>;
+
  public:
-  using OutTiles<Io>::thread, OutTiles<Io>::sync;
-
-  // `out`: two tiles of the warpgroup's own; `barrier`: a number that nobody else uses.
-  __device__ __forceinline__ SerialChain(const Pipe& with, Io (*out_tiles)[kTile], int value_half,
-                                         int own_barrier)
-      : OutTiles<Io>(out_tiles, value_half, own_barrier), pipe(with) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) o[i] = x[i] = 0.0f;
-  }
-
-  // First key of the thread's fragment.
-  __device__ __forceinline__ int column() const { return 2 * (thread() & 3); }
+  using Base::Base, Base::S, Base::column, Base::thread;
 
   // Starts a walk: chunk n is there, and S.
   template <Walk W>
   __device__ __forceinline__ void begin(int n) {
     stage = arch::uniform(pipe.stage(n));
     const std::uint32_t keys = pipe.keys_at(stage);
-    multiply_state(keys);
+    multiply_keys(keys);
     if constexpr (W == Walk::kOutputs) multiply_queries<0>(keys + kTileBytes);
     load_rest<W>();
     wait_behind<W>();
@@ -74,13 +63,13 @@ class SerialChain : public OutTiles<Io> {
     std::uint32_t u[16];
     if (decay.y == 0.0f) [[unlikely]] {
       pack_decayed<Io>(u, x, factors, column());
-      update(u, keys);
+      this->update(u, keys);
       arch::wgmma_wait<0>();
       arch::pin(S);
       pack_tokens<Io>(u, x);
     } else {
       pack_tokens<Io>(u, x);
-      update(u, keys);
+      this->update(u, keys);
     }
     if constexpr (kOut) {
       arch::wgmma_wait<1>();
@@ -95,7 +84,7 @@ class SerialChain : public OutTiles<Io> {
     arch::pin(S);
 
     const std::uint32_t next_keys = pipe.keys_at(stage);
-    multiply_state(next_keys);
+    multiply_keys(next_keys);
     if constexpr (kOut) {
       arch::wgmma_wait<1>();
       arch::pin(o);
@@ -122,15 +111,9 @@ class SerialChain : public OutTiles<Io> {
     this->send_last(n, c, rows, target);
   }
 
-  // S after chunk n - 1.
-  __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
-                                                    int slot) {
-    this->store_state(S, n, map, head, slot, [](int) {});
-  }
-
-  float S[64];
-
  private:
+  using Base::pipe, Base::x, Base::o, Base::state;
+
   // Products of outputs run behind those of the chain.
   template <Walk W>
   __device__ __forceinline__ void wait_behind() const {
@@ -161,19 +144,9 @@ class SerialChain : public OutTiles<Io> {
   }
 
   // x = S^T K^T
-  __device__ __forceinline__ void multiply_state(std::uint32_t address) {
-    const arch::WgmmaDescriptor right = arch::descriptor(address);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) state[i] = pack<Io>(S[2 * i], S[2 * i + 1]);
-    arch::pin(state);
-    arch::pin(x);
-    arch::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      arch::wgmma_rs<Io, 64>(x, state + 4 * i,
-                             right + (i & 3) * 2 + (i >> 2) * (2 * kTileBytes >> 4), i > 0);
-    }
-    arch::wgmma_commit();
+  __device__ __forceinline__ void multiply_keys(std::uint32_t address) {
+    this->pack_state();
+    this->multiply_state(x, address);
   }
 
   // o (+)= S^T Q^T over 64 keys, from the First-th 16 on.
@@ -190,21 +163,6 @@ class SerialChain : public OutTiles<Io> {
     arch::wgmma_commit();
   }
 
-  // S += left K
-  __device__ __forceinline__ void update(std::uint32_t (&left)[16], std::uint32_t address) {
-    const arch::WgmmaDescriptor keys = arch::descriptor(address, 2 * kTileBytes);
-    arch::pin(left);
-    arch::pin(S);
-    arch::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      arch::wgmma_rs<Io, 128, true>(S, left + 4 * i, keys + 128 * i, true);
-    arch::wgmma_commit();
-  }
-
-  const Pipe pipe;
-  float x[32], o[32];
-  std::uint32_t state[32];  // S as a left operand
   // Of the chunk that S has been multiplied by.
   std::uint32_t stage;  // its place
   std::uint32_t v[16];  // V^T

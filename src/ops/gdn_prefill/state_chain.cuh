@@ -16,47 +16,30 @@
 //     kRoomy: there are registers for W while S^T Q^T runs, and for O until the state is updated
 #pragma once
 
-#include "ops/gdn_prefill/out_tiles.cuh"
-#include "ops/gdn_prefill/token_products.cuh"
+#include "ops/gdn_prefill/chain_base.cuh"
 
 namespace hyla::gdn {
 
-// What a walk over chunks is for.
-enum class Walk {
-  kOutputs,   // outputs and state
-  kState,     // the state only: Q, P and O are left out
-  kTransfer,  // the same with V = 0: what becomes of an initial state
-};
-
 template <class Io, class Pipe>
-class StateChain : public OutTiles<Io> {
+class StateChain : public ChainBase<Io, Pipe> {
+  using Base = ChainBase<Io, Pipe>;
+
  public:
-  using OutTiles<Io>::thread, OutTiles<Io>::sync;
-
-  // `out`: two tiles of the warpgroup's own; `barrier`: a number that nobody else uses.
-  __device__ __forceinline__ StateChain(const Pipe& with, Io (*out_tiles)[kTile], int value_half,
-                                        int own_barrier)
-      : OutTiles<Io>(out_tiles, value_half, own_barrier), pipe(with) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) o[i] = x[i] = 0.0f;
-  }
-
-  // First key of the thread's fragment.
-  __device__ __forceinline__ int column() const { return 2 * (thread() & 3); }
+  using Base::Base, Base::S, Base::column, Base::thread;
 
   // Chunk n of the warpgroup, chunk c of its task. O of the chunk before leaves meanwhile; `first`:
   // there is none.
   template <Walk W>
   __device__ __forceinline__ void chunk(int n, int c, bool first, const OutTarget& target) {
+    static_assert(W != Walk::kTransfer);
     constexpr bool kOut = W == Walk::kOutputs;
     const std::uint32_t keys = arch::uniform(pipe.keys(n));
-#pragma unroll
-    for (int i = 0; i < 32; ++i) state[i] = pack<Io>(S[2 * i], S[2 * i + 1]);
+    this->pack_state();
     std::uint32_t out[16];
     if constexpr (kOut) pack_out(out);  // of the chunk before
     pipe.wait_keys(n);
-    multiply_state(x, keys);
-    if constexpr (kOut) multiply_state(o, keys + kTileBytes);
+    this->multiply_state(x, keys);
+    if constexpr (kOut) this->multiply_state(o, keys + kTileBytes);
     if constexpr (kOut && !Pipe::kRoomy) {
       pipe.ask_ahead(n);
       __syncwarp();
@@ -68,17 +51,12 @@ class StateChain : public OutTiles<Io> {
     }
 
     std::uint32_t v[16];
-    if constexpr (W != Walk::kTransfer) {
-      pipe.wait_values(n);
-      const std::uint32_t values = pipe.values(n) + token_block(thread());
+    pipe.wait_values(n);
+    const std::uint32_t values = pipe.values(n) + token_block(thread());
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        arch::load_matrices_transposed(reinterpret_cast<std::uint32_t(&)[4]>(v[4 * j]),
-                                       values + j * 2048);
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < 16; ++j) v[j] = 0u;
+    for (int j = 0; j < 4; ++j) {
+      arch::load_matrices_transposed(reinterpret_cast<std::uint32_t(&)[4]>(v[4 * j]),
+                                     values + j * 2048);
     }
     pipe.wait_factors(n);
     const Factors& factors = pipe.factors(n);
@@ -106,13 +84,13 @@ class StateChain : public OutTiles<Io> {
     std::uint32_t u[16];
     if (factors.decay[1] == 0.0f) [[unlikely]] {
       pack_decayed<Io>(u, x, factors, column());
-      update(u, keys);
+      this->update(u, keys);
       arch::wgmma_wait<0>();
       arch::pin(S);
       pack_tokens<Io>(u, x);
     } else {
       pack_tokens<Io>(u, x);
-      update(u, keys);
+      this->update(u, keys);
     }
     if constexpr (kOut) {
       scale_queries(o, factors, column());
@@ -139,54 +117,13 @@ class StateChain : public OutTiles<Io> {
     this->leave_last(n, c, rows, out, target);
   }
 
-  // S after chunk n - 1 (OutTiles::store_state).
-  template <class Left>
-  __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
-                                                    int slot, Left left) {
-    this->store_state(S, n, map, head, slot, left);
-  }
-  __device__ __forceinline__ void store_final_tiles(int n, const CUtensorMap& map, int head,
-                                                    int slot) {
-    store_final_tiles(n, map, head, slot, [](int) {});
-  }
-
-  float S[64];
-
  private:
-  // d = S^T times the transpose of K or Q
-  __device__ __forceinline__ void multiply_state(float (&d)[32], std::uint32_t address) {
-    const arch::WgmmaDescriptor right = arch::descriptor(address);
-    arch::pin(state);
-    arch::pin(d);
-    arch::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      arch::wgmma_rs<Io, 64>(d, state + 4 * i,
-                             right + (i & 3) * 2 + (i >> 2) * (2 * kTileBytes >> 4), i > 0);
-    }
-    arch::wgmma_commit();
-  }
-
-  // S += left K
-  __device__ __forceinline__ void update(std::uint32_t (&left)[16], std::uint32_t address) {
-    const arch::WgmmaDescriptor keys = arch::descriptor(address, 2 * kTileBytes);
-    arch::pin(left);
-    arch::pin(S);
-    arch::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      arch::wgmma_rs<Io, 128, true>(S, left + 4 * i, keys + 128 * i, true);
-    arch::wgmma_commit();
-  }
+  using Base::pipe, Base::x, Base::o;
 
   __device__ __forceinline__ void pack_out(std::uint32_t (&out)[16]) {
     pack_tokens<Io>(out, o);
     arch::pin(out);
   }
-
-  const Pipe pipe;
-  float x[32], o[32];
-  std::uint32_t state[32];  // S as a left operand
 };
 
 }  // namespace hyla::gdn
