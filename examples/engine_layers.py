@@ -9,7 +9,8 @@ What an engine has, and where it goes:
   padding between, so that slots are far apart (`pages`)
 - slot 0 belongs to nobody: rows of padding have it, and batches for CUDA graphs are full of them
   (first_slot=1; an engine that pads with -1 leaves first_slot at 0)
-- tokens of one packed projection [q|k|v|z] and another [b|a], read as slices
+- tokens of one packed projection [q|k|v|z] and another [b|a], read as slices; the convolution
+  writes over its part (out=x)
 - slots that are reused and never cleared: has_initial_state says who starts from zero
 - a slot for every token of a verified row, so that rejected drafts need no undoing: the next step
   names the column of the last token that was accepted (read_columns, window_offsets)
@@ -55,9 +56,10 @@ class GdnLayer:
 
     def prefill(self, qkvz, ba, offsets, slots, has_state):
         """Prompts, or the next pieces of them."""
-        mixed = hyla.conv.prefill(
-            qkvz[:, :CHANNELS], self.weight, self.windows, cu_seqlens=offsets, slots=slots,
-            has_initial_state=has_state, window_offsets=torch.zeros_like(slots), first_slot=1,
+        mixed = qkvz[:, :CHANNELS]
+        hyla.conv.prefill(
+            mixed, self.weight, self.windows, cu_seqlens=offsets, slots=slots, first_slot=1,
+            has_initial_state=has_state, window_offsets=torch.zeros_like(slots), out=mixed,
         )  # fmt: skip
         tokens, gates = self.split(mixed, ba)
         out = hyla.gdn.prefill(
@@ -67,11 +69,12 @@ class GdnLayer:
         z = qkvz[:, CHANNELS:].unflatten(1, (HV, V))
         return hyla.norm.gated_rms(out, z, self.norm)
 
-    def verify(self, qkvz, ba, offsets, table, column, mixed, out):
+    def verify(self, qkvz, ba, offsets, table, column, out):
         """One to 1 + DRAFTS tokens a row after the `column`-th token of the row's last step."""
+        mixed = qkvz[:, :CHANNELS]
         hyla.conv.update(
-            qkvz[:, :CHANNELS], self.weight, self.windows, cu_seqlens=offsets,
-            slots=table[:, 0], window_offsets=column, first_slot=1, out=mixed,
+            mixed, self.weight, self.windows, cu_seqlens=offsets, slots=table[:, 0],
+            window_offsets=column, first_slot=1, out=mixed,
         )  # fmt: skip
         tokens, gates = self.split(mixed, ba)
         hyla.gdn.mtp(
@@ -139,7 +142,6 @@ class Verifier:
         self.offsets = make(torch.int32, rows + 1)
         self.table = make(torch.int32, rows, 1 + DRAFTS)
         self.column = make(torch.int32, rows)
-        self.mixed = make(torch.bfloat16, total, CHANNELS)
         self.out = make(torch.bfloat16, total, HV, V)
         self.graph = None
         self.run()  # every row is padding: kernels are loaded, and nothing is touched
@@ -150,8 +152,7 @@ class Verifier:
                 self.run()
 
     def run(self):
-        self.layer.verify(self.qkvz, self.ba, self.offsets, self.table, self.column, self.mixed,
-                          self.out)  # fmt: skip
+        self.layer.verify(self.qkvz, self.ba, self.offsets, self.table, self.column, self.out)
 
     def step(self, rows):
         """rows: (sequence, drafts, how many of them turn out right). Wrong drafts are noise."""

@@ -166,6 +166,7 @@ class Drawer {
     draw_state();
     spec_.width = one_of(2, 3, 4);
     spec_.channels_last = chance(0.4);
+    spec_.in_place = chance(0.2);
     if (spec_.operation == Operation::kConvPrefill) {
       if (chance(0.25)) {
         spec_.b = one_of(0, 1, 3, 7);

@@ -9,12 +9,12 @@ using std::int64_t;
 
 // One channel of one row as a function of time: negative times lie in the window of the past.
 struct Channel {
-  TensorView past;    // [L] of the slot that is read; absent: zeros
-  int64_t end = 0;    // column after the newest input of the past
-  TensorView tokens;  // [T]
+  TensorView past;  // [L] of the slot that is read; absent: zeros
+  int64_t end = 0;  // column after the newest input of the past
+  std::vector<double> tokens;
 
   double at(int64_t time) const {
-    if (time >= 0) return number(tokens, {time});
+    if (time >= 0) return tokens[static_cast<std::size_t>(time)];
     return past.present() && end + time >= 0 ? number(past, {end + time}) : 0.0;
   }
 };
@@ -50,7 +50,8 @@ class Convolver {
 
   Channel history(int64_t row, int64_t c) const {
     Channel channel;
-    channel.tokens = line(p_.x, row, c);
+    const TensorView tokens = line(p_.x, row, c);
+    for (int64_t t = 0; t < tokens.shape[0]; ++t) channel.tokens.push_back(number(tokens, {t}));
     bool fresh = !p_.state.present();
     if constexpr (requires { p_.has_initial_state; }) {
       fresh = fresh || (p_.has_initial_state.present() && !integer(p_.has_initial_state, {row}));

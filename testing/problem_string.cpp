@@ -254,6 +254,7 @@ constexpr Key kKeys[] = {
                                         "window columns for drafts, read at an offset; 0: rolling"),
     choice<&S::channels_last, kSwitch>("channels_last", kConv,
                                        "windows [slots, L, C] instead of [slots, C, L]"),
+    choice<&S::in_place, kSwitch>("in_place", kConv | kNorm, "out is x"),
     choice<&S::mask, kMasks>("mask", kAttention, "which keys a query sees"),
     integer<&S::window, kTokenRange>("window", kAttention, "size of the window or chunk"),
     choice<&S::rope, kRopes>("rope", kAppend, "which values of a key are rotated together"),

@@ -62,6 +62,7 @@ struct ProblemSpec {
   std::int64_t width = 4;      // taps of a convolution
   std::int64_t drafts = 0;     // conv: columns beyond the window, read at an offset; 0: rolling
   bool channels_last = false;  // conv: windows [slots, L, C] instead of [slots, C, L]
+  bool in_place = false;       // conv, norm: out is x
   Mask mask = Mask::kCausal;
   std::int64_t window = 0;  // of mask = window or chunked
   Rope rope = Rope::kNone;

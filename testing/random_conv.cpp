@@ -15,6 +15,10 @@ std::int64_t channels(const CaseBuilder& builder) {
   return builder.has("odd channels", 0.25) ? all - 1 - builder.kind("which channels", 7) : all;
 }
 
+bool in_place(const CaseBuilder& builder) {
+  return builder.spec().in_place || builder.has("in place", 0.2);
+}
+
 constexpr std::int64_t kCheckpoints = 3;  // of a row, at the most
 
 // The columns of a row beyond its window, and how they are used.
@@ -49,7 +53,7 @@ void set_common(CaseBuilder& builder, Params& p, const Rows& rows, std::vector<s
   const auto last = static_cast<int>(shape.size()) - 1;
   if (turned) std::swap(shape[0], shape.back());
   p.x = builder.loose_normal("x", spec.io, shape, 0, 1);
-  p.out = builder.add_loose("out", spec.io, shape).view();
+  p.out = in_place(builder) ? p.x : builder.add_loose("out", spec.io, shape).view();
   if (turned) {
     p.x = p.x.swap(0, last);
     p.out = p.out.swap(0, last);
@@ -157,9 +161,7 @@ Call random_gated_rms(CaseBuilder builder) {
   p.z = builder.normal("z", builder.any_float("z", spec.io), shape, 0, 1);
   const DType weight = builder.any_float("weight", DType::kFloat32);
   p.weight = builder.loose_normal("weight", weight, {spec.v}, 1, 0.2);
-  p.out = builder.has("in place", 0.2)
-              ? p.x
-              : builder.output("out", builder.any_float("out", spec.io), shape);
+  p.out = in_place(builder) ? p.x : builder.output("out", builder.any_float("out", spec.io), shape);
   if (builder.options().extras) p.gate = norm::Activation::kSigmoid;
   if (builder.has("eps", 0.3)) p.eps = 1e-3;
   return std::move(builder).finish(p);

@@ -251,7 +251,7 @@ typedef struct hyla_conv_prefill_params {
   int32_t activation; /* hyla_activation: SiLU or none */
   DLTensor x;         /* [total, C], or [B, T, C] */
   DLTensor weight;    /* [C, W] */
-  DLTensor out;       /* shape of x */
+  DLTensor out;       /* shape of x; or x itself */
   /* Everything from here on is optional. */
   DLTensor state;           /* [slots, C, L]; in place */
   DLTensor bias;            /* [C] */
@@ -273,7 +273,7 @@ typedef struct hyla_conv_update_params {
   int32_t activation; /* hyla_activation: SiLU or none */
   DLTensor x;         /* [B, C], [B, T, C], or [total, C] with rows of different lengths */
   DLTensor weight;    /* [C, W] */
-  DLTensor out;       /* shape of x */
+  DLTensor out;       /* shape of x; or x itself */
   DLTensor state;     /* [slots, C, L]; in place */
   /* Everything from here on is optional. */
   DLTensor bias;            /* [C] */
@@ -294,7 +294,7 @@ typedef struct hyla_norm_gated_rms_params {
   DLTensor x;      /* [rows, D] or [tokens, heads, D] */
   DLTensor z;      /* shape of x */
   DLTensor weight; /* [D] */
-  DLTensor out;    /* shape of x */
+  DLTensor out;    /* shape of x; or x itself */
   /* Everything from here on is optional. */
   double eps; /* 0: 1e-6 */
   const char* impl;

@@ -37,7 +37,7 @@ struct PrefillParams {
   // bfloat16, float16
   TensorView x;
   TensorView weight;  // [C, W], W = 2, 3, 4; any strides; float32, bfloat16, float16
-  TensorView out;     // shape and dtype of x; any strides
+  TensorView out;     // shape and dtype of x; any strides; or x itself
   // [slots, C, L]; any strides; float32, bfloat16, float16; in place. Absent: windows start at
   // zero and are dropped, and no argument below may speak of slots or windows
   TensorView state{};
@@ -63,7 +63,7 @@ struct UpdateParams {
   // bfloat16, float16
   TensorView x;
   TensorView weight;               // [C, W], as in PrefillParams
-  TensorView out;                  // shape and dtype of x; any strides
+  TensorView out;                  // shape and dtype of x; any strides; or x itself
   TensorView state;                // [slots, C, L], as in PrefillParams, but required
   TensorView bias{};               // [C]; float32, bfloat16, float16
   TensorView cu_seqlens{};         // [B + 1]: rows of different lengths

@@ -7,6 +7,7 @@
 #include <hyla/export.h>
 #include <hyla/tensor.h>
 
+#include <string>
 #include <string_view>
 
 namespace hyla {
@@ -16,6 +17,9 @@ namespace hyla {
 // memory as CUDA. Throws InvalidArgument, naming `argument`, for what hyla has no view of: other
 // devices or dtypes, several lanes, more than 6 dimensions.
 HYLA_API TensorView from_dlpack(const DLTensor& tensor, std::string_view argument = "tensor");
+
+// What errors expect where a dtype has no DType: "a dtype that hyla knows (float32, ...)".
+HYLA_API std::string a_known_dtype();
 
 // The result points into `view` for its shape and strides, so `view` must outlive it. An absent
 // view gives zeros.

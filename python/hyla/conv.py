@@ -4,8 +4,8 @@
 
 Inputs before the call come from the row's window in the pool `state` [slots, C, L], L >= W-1; the
 call leaves the next window there. Slots, `first_slot`, `out`, `stream` and `impl` are as in hyla.gdn;
-`slots` is `read_slots` by a shorter name; `out` may not be `x`. docs/conv.md draws both arrangements
-of a window.
+`slots` is `read_slots` by a shorter name. `out` may be `x` itself: the projection is written over.
+docs/conv.md draws both arrangements of a window.
 """
 
 from __future__ import annotations

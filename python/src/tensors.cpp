@@ -91,15 +91,6 @@ void fill(const DLTensor& tensor, const char* name, TensorView& view) {
   if (tensor.data != nullptr) view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
 }
 
-// As hyla::from_dlpack says it.
-std::string a_known_dtype() {
-  std::string names;
-  for (int i = 1; i <= static_cast<int>(DType::kBool); ++i) {
-    names.append(names.empty() ? "" : ", ").append(name_of(static_cast<DType>(i)));
-  }
-  return "a dtype that hyla knows (" + names + ")";
-}
-
 [[noreturn]] void fail(const char* name, std::string expected, std::string got) {
   throw InvalidArgument(name, std::move(expected), std::move(got));
 }

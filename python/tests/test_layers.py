@@ -47,6 +47,15 @@ class Conv:
             result["bias"] = self.to(self.bias)
         return result
 
+    def tokens(self, draw, x):
+        """x as a tensor, and the keywords of a call that may write over it."""
+        tokens = self.to(x.copy())
+        return tokens, {"out": tokens} if draw(st.booleans()) else {}
+
+    def check_padding(self, got, x, in_place):
+        """Rows of padding are zero in a new output, and left alone in a given one."""
+        assert (values(got) == (values(self.to(x)) if in_place else 0)).all()
+
     def row(self, x, slot, fresh=False):
         window = self.pool.before[slot, : self.C, : self.columns].astype(np.float64)
         window = window[:, self.columns - (self.W - 1) :]
@@ -79,15 +88,16 @@ def test_conv_prefill(data):
     c = Conv(draw, len(lengths))
     x = c.normal(cu[-1], c.C).astype(c.io)
     initial = c.rng.random(len(lengths)) < 0.5
+    tokens, over = c.tokens(draw, x)
     got = c.hyla.conv.prefill(
-        c.to(x), c.to(c.weight), c.to(c.pool.view), **c.keywords(),
+        tokens, c.to(c.weight), c.to(c.pool.view), **c.keywords(), **over,
         cu_seqlens=c.to(cu.astype(c.index)), has_initial_state=c.to(initial),
     )  # fmt: skip
     wanted = {}
     for n, slot in enumerate(c.reads):
         tokens = x[cu[n] : cu[n + 1]]
         if slot < 0:
-            assert (values(got[cu[n] : cu[n + 1]]) == 0).all()
+            c.check_padding(got[cu[n] : cu[n + 1]], tokens, over)
             continue
         want, inputs = c.row(tokens, slot, fresh=not initial[n])
         assert_rounded(got[cu[n] : cu[n + 1]], want, c.io, naive_error=c.error)
@@ -122,12 +132,13 @@ def test_conv_update(data):
         keywords["commit_lengths"] = c.to(commit.astype(c.index))
     else:
         commit = np.full(B, T)
-    got = c.hyla.conv.update(c.to(x), c.to(c.weight), c.to(c.pool.view), **keywords)
+    tokens, over = c.tokens(draw, x)
+    got = c.hyla.conv.update(tokens, c.to(c.weight), c.to(c.pool.view), **keywords, **over)
     wanted = {}
     for row, slot in enumerate(c.reads):
         tokens = x[row].reshape(-1, c.C)
         if slot < 0:
-            assert (values(got[row]) == 0).all()
+            c.check_padding(got[row].reshape(-1, c.C), tokens, over)
             continue
         want, inputs = c.row(tokens, slot)
         assert_rounded(values(got[row]).reshape(want.shape), want, c.io, naive_error=c.error)

@@ -132,3 +132,29 @@ def test_the_recurrent_row_of_fla():
     o, state = eval(theirs, {**vars(fla), **x, "h": h})  # noqa: S307
     got = eval(ours, {"gdn": hyla.gdn, **x, "h": h})  # noqa: S307
     assert torch.equal(got, o) and torch.equal(h, state)
+
+
+def test_track_slots():
+    """Row 1 leaves a second copy of its state, row 0 does not; the pool is otherwise that of decode."""
+    assert "`step_slots=track[:, None]`" in DOCS.read_text()
+    x = tensors("mtp")
+    pool, slots, track = x["pool"], x["i"], torch.tensor([-1, 5])
+    q, k, v, a, b = (x[name][:, :1] for name in ("q", "k", "v", "a", "b"))
+    common = {"A_log": x["A_log"], "dt_bias": x["dt_bias"], "l2norm": True, "read_slots": slots}
+    want = pool.clone()
+    out = hyla.gdn.decode(q[:, 0], k[:, 0], v[:, 0], want, a=a[:, 0], b=b[:, 0], **common)
+    want[5] = want[slots[1]]
+    got = hyla.gdn.mtp(
+        q, k, v, pool, a=a, b=b, write_slots=slots, step_slots=track[:, None], **common
+    )
+    assert torch.equal(pool, want) and torch.equal(got[:, 0], out)
+
+
+def test_the_convolution_may_write_over_the_projection():
+    assert "`out=x` in `conv.update` and `conv.prefill`" in DOCS.read_text()
+    x = tensors("conv")
+    for call in (hyla.conv.update, hyla.conv.prefill):
+        tokens, states = x["x"].transpose(1, 2).clone(), [x["conv_state"].clone() for _ in range(2)]
+        want = call(tokens, x["weight"], states[0])
+        assert call(tokens, x["weight"], states[1], out=tokens) is tokens
+        assert torch.equal(tokens, want) and torch.equal(*states)

@@ -19,11 +19,6 @@ namespace hyla::core {
 
 [[noreturn]] void fail(std::string_view argument, std::string_view expected, std::string_view got);
 
-inline void require(bool condition, std::string_view argument, std::string_view expected,
-                    std::string_view got) {
-  if (!condition) fail(argument, expected, got);
-}
-
 // A set in one word that remembers its order, for messages.
 class DTypes {
  public:
@@ -101,6 +96,9 @@ void check_indices(std::string_view argument, const TensorView& view, const Patt
 void check_indices(IndexView& result, std::string_view argument, const TensorView& view,
                    const Pattern& pattern, Shapes& shapes, const Context& context,
                    DTypes dtypes = kIndexTypes);
+
+// The same elements at the same places, so that a result may take the place of an input.
+bool same_elements(const TensorView& a, const TensorView& b);
 
 // A written tensor shares no element with any other tensor of the call. Names and views outlive it.
 class Overlaps {

@@ -37,14 +37,6 @@ std::string type_text(DLDataType type) {
   return kNames[type.code] + core::text(std::int64_t{type.bits});
 }
 
-std::string known_types() {
-  std::string names;
-  for (const Code& known : kCodes) {
-    names.append(names.empty() ? "" : ", ").append(name_of(known.dtype));
-  }
-  return names;
-}
-
 DType dtype_from(DLDataType type, std::string_view argument) {
   if (type.lanes != 1) {
     core::fail(argument, "a dtype of 1 lane", core::text(std::int64_t{type.lanes}) + " lanes");
@@ -52,7 +44,7 @@ DType dtype_from(DLDataType type, std::string_view argument) {
   for (const Code& known : kCodes) {
     if (known.code == type.code && known.bits == type.bits) return known.dtype;
   }
-  core::fail(argument, "a dtype that hyla knows (" + known_types() + ")", type_text(type));
+  core::fail(argument, a_known_dtype(), type_text(type));
 }
 
 Device device_from(DLDevice device, std::string_view argument) {
@@ -77,6 +69,14 @@ bool all_zero(const DLTensor& t) {
 }
 
 }  // namespace
+
+std::string a_known_dtype() {
+  std::string names;
+  for (const Code& known : kCodes) {
+    names.append(names.empty() ? "" : ", ").append(name_of(known.dtype));
+  }
+  return "a dtype that hyla knows (" + names + ")";
+}
 
 TensorView from_dlpack(const DLTensor& tensor, std::string_view argument) {
   if (all_zero(tensor)) return {};

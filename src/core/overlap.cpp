@@ -82,6 +82,15 @@ bool may_overlap(const TensorView& view_a, const TensorView& view_b) {
 
 }  // namespace
 
+bool same_elements(const TensorView& a, const TensorView& b) {
+  if (a.data != b.data || a.dtype != b.dtype || a.rank != b.rank) return false;
+  for (int d = 0; d < a.rank; ++d) {
+    if (a.shape[d] != b.shape[d]) return false;
+    if (a.shape[d] > 1 && a.strides[d] != b.strides[d]) return false;
+  }
+  return true;
+}
+
 void Overlaps::add(const char* argument, const TensorView& view, bool written) {
   if (!view.present()) return;
   std::int64_t last = 0;

@@ -23,9 +23,40 @@ void slide_lines(const ConvBlock& b, std::int64_t first, const T* x, std::int64_
   }
 }
 
+// In place: the last inputs of kTokensTogether tokens, before their outputs take their place.
+template <int kWidth, class T>
+void keep_inputs(ConvBlock& b, const T* x, std::int64_t x_stride, float (*to)[kConvChannels]) {
+  for (int j = 0; j + 1 < kWidth; ++j) {
+    const T* line = x + (kTokensTogether - (kWidth - 1) + j) * x_stride;
+    for (std::int64_t c = 0; c < b.count; c += kLanes) {
+      store(load_some(line + c, b.count - c), to[j] + c);
+    }
+  }
+}
+
+// As convolve(), where out is x.
+template <int kWidth, class T>
+void convolve_in_place(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
+  const std::int64_t begin = p.sequences.begin(row), length = p.sequences.length(row);
+  const std::int64_t stride = p.x.token_stride;
+  alignas(64) float kept[2][kWidth - 1][kConvChannels];
+  for (std::int64_t t = 0; t < length; t += kTokensTogether) {
+    T* x = static_cast<T*>(p.out.data) + p.out.offset(row, begin + t, b.first);
+    if (length - t < kTokensTogether) {
+      slide_lines<kWidth, 1, false, T>(b, 0, x, stride, x, stride, length - t);
+      return;
+    }
+    float(*next)[kConvChannels] = kept[t / kTokensTogether % 2];
+    keep_inputs<kWidth>(b, x, stride, next);
+    slide_lines<kWidth, kTokensTogether, false, T>(b, 0, x, stride, x, stride, kTokensTogether);
+    for (int j = 0; j + 1 < kWidth; ++j) b.before[j] = next[j];
+  }
+}
+
 // Whole lines of a few tokens before the next tokens: memory is read and written in long runs.
 template <int kWidth, class T>
 void convolve(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
+  if (p.in_place) return convolve_in_place<kWidth, T>(p, row, b);
   const std::int64_t begin = p.sequences.begin(row), length = p.sequences.length(row);
   const std::int64_t x_stride = p.x.token_stride, out_stride = p.out.token_stride;
   for (std::int64_t t = 0; t < length; t += kTokensTogether) {
@@ -78,7 +109,8 @@ struct ConvRow {
 
   float* past_line(std::int64_t i) const { return b.past + i * b.count; }
 
-  void run(bool from_pool) const {
+  // First of all: what is left in the pool may take the place of what was there.
+  void load_past(bool from_pool) const {
     const std::int64_t count = past();
     const std::int64_t column = p.window_offset(row) + (p.W - 1) - count;
     const std::int64_t slot = p.slots.read_slot(row);
@@ -89,6 +121,10 @@ struct ConvRow {
       std::fill_n(b.past, count * b.count, 0.0f);
     }
     for (std::int64_t j = 0; j + 1 < p.W; ++j) b.before[j] = past_line(count - (p.W - 1) + j);
+  }
+
+  // After the windows are left, which are inputs: out may take the place of x.
+  void run() const {
     if (p.W == 4) return convolve_dtype<4>(p, row, b);
     if (p.W == 3) return convolve_dtype<3>(p, row, b);
     convolve_dtype<2>(p, row, b);
@@ -138,12 +174,13 @@ struct ConvRow {
 };
 
 inline void run_row(const conv::PrefillProblem& p, const ConvRow& r) {
-  r.run(p.starts_from_pool(r.row));
+  r.load_past(p.starts_from_pool(r.row));
   for (std::int64_t i = 0; i < p.checkpoint_count(r.row); ++i) {
     const std::int64_t slot = p.slots.checked(p.checkpoint_slots.at(r.row, i), p.state.slots);
     r.store_window(slot, p.checkpoint_offsets.at(r.row, i));
   }
   r.store_window(p.slots.write_slot(r.row), p.sequences.length(r.row));
+  r.run();
 }
 
 // The usual step of a decoder.
@@ -179,7 +216,7 @@ inline void run_row(const conv::UpdateProblem& p, const ConvRow& r) {
         return roll_row<float>(p, r);
     }
   }
-  r.run(true);
+  r.load_past(true);
   const std::int64_t slot = p.slots.write_slot(r.row), length = p.sequences.length(r.row);
   if (!p.window_offsets.present()) {
     r.store_window(slot, p.commit_length(r.row));
@@ -188,6 +225,7 @@ inline void run_row(const conv::UpdateProblem& p, const ConvRow& r) {
   } else {
     r.keep_columns(slot, 1, r.past() + length);
   }
+  r.run();
 }
 
 template <class Problem>

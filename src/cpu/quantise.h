@@ -106,15 +106,19 @@ struct FarNumbers {
 };
 inline constexpr FarNumbers kFar;
 
+// As code_of for e4m3, of what is not negative.
+HYLA_INLINE __m512i code_of_magnitude(__m512 x) {
+  const __m512 own = _mm512_max_ps(x, _mm512_set1_ps(0x1p-6f));
+  const __m512i exponent = _mm512_srli_epi32(_mm512_castps_si512(own), 23);
+  const __m512i far = _mm512_permutexvar_epi32(exponent, _mm512_load_si512(kFar.bits));
+  return _mm512_castps_si512(_mm512_add_ps(x, _mm512_castsi512_ps(far)));
+}
+
 // Quotients of magnitude 448 (e4m3) or 127 (int8) at most, up to what rounding does to them, as
 // codes in the low bytes; what stands above them is to be dropped. `from`: of what they are
 // quotients, whose sign a zero keeps.
 HYLA_INLINE __m512i code_of(__m512 x, __m512 from, std::uint8_t) {
-  const __m512 near = _mm512_abs_ps(x);
-  const __m512 own = _mm512_max_ps(near, _mm512_set1_ps(0x1p-6f));
-  const __m512i exponent = _mm512_srli_epi32(_mm512_castps_si512(own), 23);
-  const __m512i far = _mm512_permutexvar_epi32(exponent, _mm512_load_si512(kFar.bits));
-  const __m512i code = _mm512_castps_si512(_mm512_add_ps(near, _mm512_castsi512_ps(far)));
+  const __m512i code = code_of_magnitude(_mm512_abs_ps(x));
   const __m512i sign = _mm512_srli_epi32(_mm512_castps_si512(from), 24);
   // code | (sign & 0x80)
   return _mm512_ternarylogic_epi32(code, sign, _mm512_set1_epi32(0x80), 0xf8);

@@ -49,14 +49,6 @@ struct ByteOrders {
 };
 inline constexpr ByteOrders kByteOrders;
 
-// As code_of, of what is not negative.
-HYLA_INLINE __m512i code_of_magnitude(__m512 x) {
-  const __m512 own = _mm512_max_ps(x, _mm512_set1_ps(0x1p-6f));
-  const __m512i exponent = _mm512_srli_epi32(_mm512_castps_si512(own), 23);
-  const __m512i far = _mm512_permutexvar_epi32(exponent, _mm512_load_si512(kFar.bits));
-  return _mm512_castps_si512(_mm512_add_ps(x, _mm512_castsi512_ps(far)));
-}
-
 // Codes of 32 numbers, in the lower half.
 template <class Stored>
 HYLA_INLINE __m512i codes_of(__m512i words, const RunScale<Stored>& scale) {

@@ -56,11 +56,6 @@ template <int kCount>
 HYLA_INLINE void quick_silus(F (&x)[kCount]) {
   quick_sigmoids<true>(x);
 }
-HYLA_INLINE F quick_silu(F x) {
-  F one[] = {x};
-  quick_sigmoids<true>(one);
-  return one[0];
-}
 HYLA_INLINE F quick_sigmoid(F x) {
   F one[] = {x};
   quick_sigmoids<false>(one);

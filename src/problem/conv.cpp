@@ -57,6 +57,7 @@ void check_tokens(Problem& p, const Params& params, bool single, Shapes& shapes,
   p.C = shapes["C"];
   core::set_tokens(p.x, params.x, ragged, false);
   core::set_tokens(p.out, params.out, ragged, false);
+  p.in_place = core::same_elements(params.x, params.out);
   if (ragged) {
     core::check_sequences(p.sequences, sequences, shapes["total"], context);
     shapes.bind("B", p.sequences.rows);
@@ -157,10 +158,10 @@ void check_commit_lengths(const UpdateProblem& p) {
 }
 
 template <class Params>
-void add_tensors(core::Overlaps& overlaps, const Params& params) {
+void add_tensors(core::Overlaps& overlaps, const Problem& p, const Params& params) {
   overlaps.writes("out", params.out);
   overlaps.writes("state", params.state);
-  overlaps.reads("x", params.x);
+  if (!p.in_place) overlaps.reads("x", params.x);
   overlaps.reads("weight", params.weight);
   overlaps.reads("bias", params.bias);
   read_sequence_tensors(overlaps, params);
@@ -192,7 +193,7 @@ PrefillProblem validate(const PrefillParams& params, const Context& context) {
   }
   check_checkpoints(p, params, shapes, context);
   core::Overlaps overlaps;
-  add_tensors(overlaps, params);
+  add_tensors(overlaps, p, params);
   overlaps.reads("has_initial_state", params.has_initial_state);
   overlaps.reads("checkpoint_offsets", params.checkpoint_offsets);
   overlaps.reads("checkpoint_slots", params.checkpoint_slots);
@@ -215,7 +216,7 @@ UpdateProblem validate(const UpdateParams& params, const Context& context) {
     if (core::on_host(context)) check_commit_lengths(p);
   }
   core::Overlaps overlaps;
-  add_tensors(overlaps, params);
+  add_tensors(overlaps, p, params);
   overlaps.reads("commit_lengths", params.commit_lengths);
   overlaps.check();
   return p;

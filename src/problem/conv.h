@@ -32,6 +32,7 @@ struct Problem {
   core::Sequences sequences;
   std::int64_t C = 0, W = 0;
   core::TokenView x, out;  // a head is a channel
+  bool in_place = false;   // out is x: an input must be read before its output is written
   WeightView weight;
   core::VectorView bias;
   WindowPool state;

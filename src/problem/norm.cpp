@@ -12,20 +12,6 @@ void check_activation(std::string_view argument, Activation gate) {
   }
 }
 
-namespace {
-
-// The same elements at the same places.
-bool same_elements(const TensorView& a, const TensorView& b) {
-  if (a.data != b.data || a.dtype != b.dtype || a.rank != b.rank) return false;
-  for (int d = 0; d < a.rank; ++d) {
-    if (a.shape[d] != b.shape[d]) return false;
-    if (a.shape[d] > 1 && a.strides[d] != b.strides[d]) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 GatedRmsProblem validate(const GatedRmsParams& params, const Context& context) {
   using core::Access;
   using core::Inner;
@@ -57,7 +43,7 @@ GatedRmsProblem validate(const GatedRmsParams& params, const Context& context) {
 
   core::Overlaps overlaps;
   overlaps.writes("out", params.out);
-  if (!same_elements(params.x, params.out)) overlaps.reads("x", params.x);
+  if (!core::same_elements(params.x, params.out)) overlaps.reads("x", params.x);
   overlaps.reads("z", params.z);
   overlaps.reads("weight", params.weight);
   overlaps.check();

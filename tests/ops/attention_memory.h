@@ -143,8 +143,6 @@ class Memory {
   Storage& v_storage() { return in_one_pool() || c_.mla ? k_ : v_; }
   Storage& k_scale_storage() { return k_scales_; }
   Storage& v_scale_storage() { return v_scales_; }
-  Storage& out_storage() { return out_; }
-  Storage& table_storage() { return table_; }
 
  private:
   static constexpr std::int64_t kPad = 5;

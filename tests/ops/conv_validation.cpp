@@ -223,7 +223,19 @@ std::vector<Mistake<Params>> common_mistakes() {
        [](C& c) { c.params.activation = static_cast<conv::Activation>(7); }},
       {"an unknown implementation", "impl", [](C& c) { c.params.impl = "fastest"; }},
       {"a negative number of threads", "context.threads", [](C& c) { c.context.threads = -1; }},
-      {"out in place of x", "out", [](C& c) { c.params.out = c.params.x; }},
+      {"out over x with other strides", "out",
+       [](C& c) {
+         Tensor& both =
+             c.tensors.emplace("square", filled(DType::kBFloat16, {5, 10}, 1)).first->second;
+         c.params.x = both.view().slice(1, 0, 2);
+         c.params.out = c.params.x;
+         c.params.out.strides[0] = 2;
+       }},
+      {"out over x with the channels in another order", "out",
+       [](C& c) {
+         c.params.out = c.params.x;
+         c.params.out.strides[0] = 1, c.params.out.strides[1] = 5;
+       }},
       {"out a row below x", "out",
        [](C& c) {
          Tensor& both =

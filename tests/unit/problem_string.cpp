@@ -74,6 +74,7 @@ ProblemSpec random_spec(std::uint64_t seed) {
     spec.drafts = draw.below(2) * 512;
     spec.channels_last = draw.below(2) == 0;
   }
+  if (has("in_place")) spec.in_place = draw.below(2) == 0;
   if (has("checkpoint")) spec.checkpoint = 64 * draw.below(4);
   if (has("initial")) spec.initial = draw.below(2) == 0;
   if (has("longest")) spec.longest = draw.below(2) == 0;

@@ -196,6 +196,7 @@ void add_conv(Checks& checks) {
           spec.channels_last = draw.chance(0.4);
           spec.drafts = update ? draw.of(std::array{0, 0, 3, 5}) : 0;
           spec.pdl = draw.chance(0.15);
+          spec.in_place = draw.chance(0.25);
           checks.add(spec);
         }
       }

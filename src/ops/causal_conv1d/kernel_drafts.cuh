@@ -2,8 +2,8 @@
 // wide accesses.
 //
 // A thread walks the tokens of one row for kVec channels, kDraftsAhead of them on their way. At an
-// offset every input goes to its column as it passes by; a rolling window is written once, from
-// what was there and the inputs before the last token that counts.
+// offset every input goes to its column as it passes by; a rolling window is written when it stands
+// in the registers, after the last token that counts. Nothing is read twice: out may be x.
 #pragma once
 
 #include <type_traits>
@@ -64,41 +64,21 @@ struct SpanBits {
   }
 };
 
-// The rolling window after the first `committed` tokens.
-template <class P>
-__device__ __forceinline__ void roll(const StepArguments& a, const WindowBits<P>& bits,
-                                     const typename P::Io* x, std::int64_t x_stride, int committed,
-                                     std::int64_t to) {
-  constexpr int kColumns = P::kW - 1;
-  TokenBits<typename P::Io, P::kVec> tokens[kColumns] = {};
-#pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
-    const int token = committed + j - kColumns;
-    ask_if(token >= 0, x + token * x_stride, tokens[j].pack);
-  }
-  float after[kColumns][P::kVec], input[P::kVec];
-  bits.unpack(after);
-#pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
-    tokens[j].unpack(input);
-    if (committed + j >= kColumns) shift<P::kW, P::kVec>(after, input);
-  }
-  WindowBits<P>::store(a, to, after);
-}
-
 // CTAs of an SM: as many as registers allow without spilling.
 template <class P>
-inline constexpr int kDraftCtas = sizeof(typename P::Io) == 4 ? 4
-                                  : P::kW < 4 ||
-                                          (std::is_same_v<typename P::Io, __nv_bfloat16> &&
-                                           std::is_same_v<typename P::Io, typename P::State> &&
-                                           P::kWindows == Windows::kChannels)
-                                      ? 6
-                                      : 5;
+constexpr int draft_ctas() {
+  constexpr bool kWidePool = sizeof(typename P::State) == 4,
+                 kDense = P::kWindows == Windows::kDense;
+  constexpr bool kBFloat16 = std::is_same_v<typename P::Io, __nv_bfloat16>;
+  if (sizeof(typename P::Io) == 4) return 4;
+  if (P::kW < 4) return 6;
+  if (kBFloat16 && !kWidePool && !kDense) return 6;
+  return !kBFloat16 && kWidePool && kDense ? 4 : 5;
+}
 
 // x, out [tokens, C]; weight [C, W]; state [slots, C, L]; grid (channel blocks * B)
 template <class P>
-__global__ void __launch_bounds__(kStepThreads, kDraftCtas<P>)
+__global__ void __launch_bounds__(kStepThreads, draft_ctas<P>())
     drafts(const __grid_constant__ DraftArguments d) {
   using Io = typename P::Io;
   constexpr int W = P::kW, Vec = P::kVec;
@@ -143,7 +123,14 @@ __global__ void __launch_bounds__(kStepThreads, kDraftCtas<P>)
   const bool writes = write != core::kNullSlot;
   const std::int64_t to = write * a.slot_stride + channel * a.channel_stride;
   // At an offset the columns that follow the window's; none where it rolls.
-  const int columns = a.window_offsets.present() && writes ? static_cast<int>(d.columns) : 0;
+  const bool rolls = !a.window_offsets.present();
+  const int columns = !rolls && writes ? static_cast<int>(d.columns) : 0;
+  // Where it rolls, the tokens after which the window is left.
+  int committed = rolls && writes ? count : -1;
+  if (rolls && writes && d.commit_lengths.present()) {
+    committed =
+        static_cast<int>(max(std::int64_t{0}, min(d.commit_lengths.at(row), std::int64_t{count})));
+  }
 
   Filter<Io, W, Vec> filter;
   filter_bits.read(a.filter, channel, filter);
@@ -156,6 +143,7 @@ __global__ void __launch_bounds__(kStepThreads, kDraftCtas<P>)
       if (count > 0) store_column<P>(a, to, j - 1, window[j]);
     }
   }
+  if (committed == 0) WindowBits<P>::store(a, to, window);
   const Io* group = x;
 #pragma unroll 1
   for (int t = 0; t < count; t += kDraftsAhead) {
@@ -170,16 +158,10 @@ __global__ void __launch_bounds__(kStepThreads, kDraftCtas<P>)
       TokenBits<Io, Vec>::store(out + i * d.out_token_stride, y);
       shift<W, Vec>(window, input);
       if (W - 2 + t + i < columns) store_column<P>(a, to, W - 2 + t + i, input);
+      if (t + i + 1 == committed) WindowBits<P>::store(a, to, window);
     }
     out += kDraftsAhead * d.out_token_stride;
   }
-  if (columns > 0 || !writes) return;
-  int committed = count;
-  if (d.commit_lengths.present()) {
-    committed =
-        static_cast<int>(max(std::int64_t{0}, min(d.commit_lengths.at(row), std::int64_t{count})));
-  }
-  roll<P>(a, bits, x, d.x_token_stride, committed, to);
 }
 
 }  // namespace hyla::conv

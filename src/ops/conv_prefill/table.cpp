@@ -21,6 +21,9 @@ constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_conv, cpu::conv_ref
     {"cuda", Device::Kind::kCuda,
      [](const Problem& p, const Context& context) { return conv::runs_refuses(p, context); },
      nullptr, conv::launch_runs},
+    {"cuda_rows", Device::Kind::kCuda,
+     [](const Problem& p, const Context& context) { return conv::rows_refuses(p, context); },
+     nullptr, conv::launch_rows},
 #endif
     {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::conv_prefill},
 });

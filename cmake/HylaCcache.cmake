@@ -1,0 +1,10 @@
+# Compilers behind ccache where it is found, unless the project has launchers of its own.
+find_program(HYLA_CCACHE ccache)
+mark_as_advanced(HYLA_CCACHE)
+if(HYLA_CCACHE)
+  foreach(language C CXX CUDA)
+    if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+      set(CMAKE_${language}_COMPILER_LAUNCHER "${HYLA_CCACHE}")
+    endif()
+  endforeach()
+endif()
