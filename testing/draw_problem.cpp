@@ -201,6 +201,7 @@ class Drawer {
     spec_.kv = of(kCaches);
     if (append) {
       spec_.rope = of(std::array{Rope::kNone, Rope::kHalves, Rope::kPairs});
+      spec_.given_scales = size_of(spec_.kv) == 1 && chance(0.4);
     } else {
       spec_.mask =
           of(std::array{Mask::kCausal, Mask::kCausal, Mask::kNone, Mask::kWindow, Mask::kChunked});

@@ -87,13 +87,13 @@ void norm_fields(auto& p, auto& visit) {
   visit("norm.gate", p.norm.gate);
 }
 
-void cache_fields(auto& p, auto& visit, Access access) {
+void cache_fields(auto& p, auto& visit, Access access, Access scales) {
   visit("cache.kind", p.cache.kind);
   visit("cache.layout", p.cache.layout);
   visit("cache.k", p.cache.k, access);
   visit("cache.v", p.cache.v, access);
-  visit("cache.k_scales", p.cache.k_scales, access);
-  visit("cache.v_scales", p.cache.v_scales, access);
+  visit("cache.k_scales", p.cache.k_scales, scales);
+  visit("cache.v_scales", p.cache.v_scales, scales);
   visit("cache.cu_kv", p.cache.cu_kv, Access::kRead);
   visit("cache.page_table", p.cache.page_table, Access::kRead);
 }
@@ -198,7 +198,7 @@ template <ParamsOf<attention::RunParams> P, class Visit>
 void for_each_field(P& p, Visit&& visit) {
   visit("q", p.q, Access::kRead);
   visit("out", p.out, Access::kWrite);
-  detail::cache_fields(p, visit, Access::kRead);
+  detail::cache_fields(p, visit, Access::kRead, Access::kRead);
   detail::sequence_fields(p, visit);
   visit("kv_lengths", p.kv_lengths, Access::kRead);
   visit("causal", p.causal);
@@ -214,12 +214,13 @@ template <ParamsOf<attention::AppendParams> P, class Visit>
 void for_each_field(P& p, Visit&& visit) {
   visit("k", p.k, Access::kRead);
   visit("v", p.v, Access::kRead);
-  detail::cache_fields(p, visit, Access::kWrite);
+  detail::cache_fields(p, visit, Access::kWrite, p.given_scales ? Access::kRead : Access::kWrite);
   detail::sequence_fields(p, visit);
   visit("kv_lengths", p.kv_lengths, Access::kRead);
   visit("rope.cos", p.rope.cos, Access::kRead);
   visit("rope.sin", p.rope.sin, Access::kRead);
   visit("rope.interleaved", p.rope.interleaved);
+  visit("given_scales", p.given_scales);
 }
 
 // The tensors alone: visit(name, view, Access).

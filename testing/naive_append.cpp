@@ -66,6 +66,14 @@ class Append {
     return nhd.select(0, block).select(0, position % nhd.shape[1]).select(0, head);
   }
 
+  static float own_scale(const std::vector<Real>& values, int64_t begin, int64_t run, DType dtype) {
+    Real largest = 0;
+    for (int64_t e = begin; e < begin + run; ++e) {
+      largest = std::max(largest, std::abs(values[static_cast<std::size_t>(e)]));
+    }
+    return static_cast<float>(largest / static_cast<Real>(dtype == DType::kInt8 ? 127 : 448));
+  }
+
   void write(const std::vector<Real>& values, const TensorView& cache, const TensorView& scales,
              int64_t row, int64_t position, int64_t head) const {
     const TensorView to = place(cache, row, position, head);
@@ -75,13 +83,10 @@ class Append {
       Real value = values[static_cast<std::size_t>(d)];
       if (scales.present()) {
         const int64_t run = dim / runs, r = d / run;
-        Real largest = 0;
-        for (int64_t e = r * run; e < (r + 1) * run; ++e) {
-          largest = std::max(largest, std::abs(values[static_cast<std::size_t>(e)]));
-        }
-        const float scale = static_cast<float>(
-            largest / static_cast<Real>(cache.dtype == DType::kInt8 ? 127 : 448));
-        put(place(scales, row, position, head), {r}, scale);
+        const TensorView stored = place(scales, row, position, head);
+        const float scale = p_.given_scales ? static_cast<float>(number(stored, {r}))
+                                            : own_scale(values, r * run, run, cache.dtype);
+        if (!p_.given_scales) put(stored, {r}, scale);
         value = scale == 0 ? Real(0) : value / static_cast<Real>(scale);
       }
       put(to, {d}, static_cast<double>(value));

@@ -100,6 +100,7 @@ constexpr Choice<Mask> kMasks[] = {{"causal", Mask::kCausal},
                                    {"chunked", Mask::kChunked}};
 constexpr Choice<Rope> kRopes[] = {
     {"none", Rope::kNone}, {"halves", Rope::kHalves}, {"pairs", Rope::kPairs}};
+constexpr Choice<bool> kScales[] = {{"own", false}, {"given", true}};
 constexpr Choice<Device::Kind> kDevices[] = {{"cpu", Device::Kind::kCpu},
                                              {"cuda", Device::Kind::kCuda}};
 
@@ -258,6 +259,9 @@ constexpr Key kKeys[] = {
     choice<&S::mask, kMasks>("mask", kAttention, "which keys a query sees"),
     integer<&S::window, kTokenRange>("window", kAttention, "size of the window or chunk"),
     choice<&S::rope, kRopes>("rope", kAppend, "which values of a key are rotated together"),
+    choice<&S::given_scales, kScales>("scales", kAppend,
+                                      "what a quantised cache's numbers are divided by: scales of "
+                                      "their own, or those that the cache holds"),
     integer<&S::checkpoint, Range{0, kMaxTokens, 64}>("checkpoint", kPrefill,
                                                       "a checkpoint every n tokens; 0: none"),
     choice<&S::initial, kSwitch>("initial", kPrefill,
@@ -326,6 +330,9 @@ void check_drafts(const ProblemSpec& spec) {
 }
 
 void check_attention(const ProblemSpec& spec) {
+  if (spec.given_scales && size_of(spec.kv) != 1) {
+    fail("scales", "own beside a cache that is not quantised", "given");
+  }
   if (spec.d != kMlaDim || spec.dv != kMlaValueDim) {
     if (spec.d > kDimRange.high) {
       fail("d", kDimRange.text() + ", or 576 with dv=512", std::to_string(spec.d));

@@ -66,6 +66,7 @@ struct ProblemSpec {
   Mask mask = Mask::kCausal;
   std::int64_t window = 0;  // of mask = window or chunked
   Rope rope = Rope::kNone;
+  bool given_scales = false;    // append: divide by the scales that the cache holds
   std::int64_t checkpoint = 0;  // every n tokens; 0: none
   bool initial = true;          // prefill: states come from the pool, or start from zero
   bool longest = true;          // does the host know the tokens of the longest row?

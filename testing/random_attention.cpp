@@ -42,8 +42,9 @@ class CacheMaker {
     if (spec_.page == 0) used_ = static_cast<std::int64_t>(lengths_.size());
     ragged_ = spec_.page == 0 && builder.has("ragged cache", 0.5);
     heads_first_ = !ragged_ && builder.has("heads first", 0.4);
-    with_scales_ = quantised(spec_.kv) && !(empty && builder.options().packed) &&
-                   !builder.has("no scales", 0.2);
+    given_ = empty && spec_.given_scales;
+    with_scales_ = given_ || (quantised(spec_.kv) && !(empty && builder.options().packed) &&
+                              !builder.has("no scales", 0.2));
     value_dim_ = spec_.dv == 0 && builder.has("value dim", 0.3)
                      ? kValueDims[builder.kind("which value dim", 8)]
                      : testing::value_dim(spec_);
@@ -95,7 +96,8 @@ class CacheMaker {
     cache.kind =
         spec_.page == 0 ? attention::KvCache::Kind::kDense : attention::KvCache::Kind::kPaged;
     if (spec_.page != 0) cache.page_table = table();
-    poison_unread({k.values, k.scales, v.values, v.scales});
+    poison_unread({k.values, v.values});
+    if (!one_serves_many_) poison_unread({k.scales, v.scales});
     if (with_zeros_) {
       for (const TensorView& view : {k.values, k.scales, v.values, v.scales}) {
         if (view.present()) zero(view.slice(0, pages_.back(), 1));
@@ -146,7 +148,10 @@ class CacheMaker {
     };
     const double size = with_scales_ ? deviation(spec_.kv) : 1;
     both("cache", spec_.kv, spec_.d, 0, size, k.values, v.values);
-    if (with_scales_) {
+    if (given_) {
+      k.scales = given_scales("cache.k_scales", spec_.d);
+      v.scales = given_scales("cache.v_scales", spec_.d);
+    } else if (with_scales_) {
       both("cache_scales", DType::kFloat32, groups(spec_.d), 1 / size, 0.1 / size, k.scales,
            v.scales);
     }
@@ -157,10 +162,43 @@ class CacheMaker {
     const double size = with_scales_ ? deviation(spec_.kv) : 1;
     Half result;
     result.values = tensor(name, spec_.kv, dim, 0, size);
-    if (with_scales_) {
+    if (given_) {
+      result.scales = given_scales(name + "_scales", dim);
+    } else if (with_scales_) {
       result.scales = tensor(name + "_scales", DType::kFloat32, groups(dim), 1 / size, 0.1 / size);
     }
     return result;
+  }
+
+  // One for all, one a head, or as many as append would write; some of them with few bits, whose
+  // quotients are ties. Normal numbers divided by them use the format's range, and some are beyond.
+  TensorView given_scales(const std::string& name, std::int64_t dim) {
+    const std::int64_t whose = builder_.kind("whose scales", 3);
+    const double mean = 2.5 / (spec_.kv == DType::kInt8 ? 127 : 448);
+    const std::int64_t last = whose == 0 ? 1 : groups(dim);
+    one_serves_many_ = whose < 2;
+    TensorView made;
+    const std::int64_t blocks = ragged_ ? 1 : blocks_, tokens = ragged_ ? total() : page_;
+    if (whose < 2) {
+      made = builder_.normal(name, DType::kFloat32, {1, 1, whose == 0 ? 1 : spec_.hk, last}, mean,
+                             0.1 * mean);
+    } else {
+      std::vector<std::int64_t> shape{blocks, tokens, spec_.hk, last};
+      if (heads_first_) std::swap(shape[1], shape[2]);
+      made = builder_.normal(name, DType::kFloat32, shape, mean, 0.1 * mean);
+      if (heads_first_) made = made.swap(1, 2);
+    }
+    const std::int64_t bits = builder_.kind("bits of scales", 3);  // all, as of bfloat16, one
+    for_each_element(made, [&](std::int64_t, std::int64_t offset) {
+      const auto scale = static_cast<float>(load_element(made, offset));
+      if (bits == 1) store_element(made, offset, static_cast<float>(bfloat16(scale)));
+      if (bits == 2) store_element(made, offset, std::exp2(std::round(std::log2(std::abs(scale)))));
+    });
+    const std::int64_t shape[] = {blocks, tokens, spec_.hk};
+    for (int d = 0; d < 3; ++d) {
+      if (made.shape[d] != shape[d]) made.shape[d] = shape[d], made.strides[d] = 0;
+    }
+    return made;
   }
 
   // Values that are the first part of their keys.
@@ -242,7 +280,7 @@ class CacheMaker {
   const std::vector<std::int64_t>& lengths_;
   const bool empty_;
   bool with_zeros_ = false, ragged_ = false, heads_first_ = false, with_scales_ = false,
-       with_values_ = true, inside_ = false;
+       with_values_ = true, inside_ = false, given_ = false, one_serves_many_ = false;
   std::int64_t value_dim_ = 0;
   std::int64_t page_ = 0, columns_ = 0, used_ = 0, blocks_ = 0;
   std::vector<std::int64_t> pages_;
@@ -300,6 +338,7 @@ Call random_append(CaseBuilder builder) {
   }
   builder.set_sequences(p, rows);
   p.cache = maker.make();
+  p.given_scales = spec.given_scales;
   if (!maker.knows_lengths()) p.kv_lengths = builder.indices("kv_lengths", keys);
   if (spec.rope != Rope::kNone) {
     // Some models rotate a part of each key only.

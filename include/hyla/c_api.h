@@ -361,6 +361,7 @@ typedef struct hyla_attention_append_params {
   DLTensor kv_lengths;      /* [N], after the append */
   hyla_rope rope;
   const char* impl;
+  int32_t given_scales; /* 1: divide by the scales that the cache holds, and do not write them */
 } hyla_attention_append_params;
 
 HYLA_API hyla_status hyla_gdn_decode(const hyla_gdn_decode_params* params,

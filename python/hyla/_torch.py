@@ -38,7 +38,11 @@ _WRITTEN = {
     "norm_gated_rms": ("out",),
     "attention_run": ("lse", "workspace", "out"),
     "attention_append": ("cache.k", "cache.v", "cache.k_scales", "cache.v_scales"),
+    "attention_append_given": ("cache.k", "cache.v"),
 }
+# A flag that changes what an operation writes makes another operator of it: one value that serves
+# all tokens, which a functional graph could not write back, is read only.
+_VARIANTS = {"attention_append": ("given_scales", "attention_append_given")}
 _SCALARS = {
     "first_slot": "SymInt",
     "layout": "str",
@@ -66,21 +70,22 @@ _SCALARS = {
     "chunk": "SymInt?",
     "softcap": "float?",
     "interleaved": "bool",
+    "given_scales": "bool",
     "impl": "str?",
 }
 
 
-def _schema(name: str) -> str:
+def _schema(operation: str, name: str) -> str:
     """All arguments but the stream, which in torch is the current one."""
     letters = iter("abcdefghijk")
     parts = []
-    for argument in _core.arguments[name]:
+    for argument in _core.arguments[operation]:
         if argument == "stream":
             continue
         kind = _SCALARS.get(argument)
         if kind is None:
             alias = f"({next(letters)}!)" if argument in _WRITTEN[name] else ""
-            needed = argument in _REQUIRED[name] or argument == "out"
+            needed = argument in _REQUIRED[operation] or argument == "out"
             kind = f"Tensor{alias}" + ("" if needed else "?")
         parts.append(f"{kind} {argument.replace('.', '_')}")
     return f"{name}({', '.join(parts)}) -> ()"
@@ -131,6 +136,8 @@ def _function(name: str) -> Callable[..., Any]:
     names = _core.arguments[name]
     operator = getattr(torch.ops.hyla, name).default
     make = _OUTPUTS.get(name)
+    flag, variant = _VARIANTS.get(name, (None, name))
+    other = getattr(torch.ops.hyla, variant).default
 
     def function(*args: Any) -> Any:
         given = dict(zip(names, args))
@@ -147,7 +154,7 @@ def _function(name: str) -> Callable[..., Any]:
                     )
         if make is not None and given["out"] is None:
             given["out"] = make(given)
-        operator(*given.values())
+        (other if flag is not None and given[flag] else operator)(*given.values())
         return given.get("out")
 
     return function
@@ -155,13 +162,14 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _register() -> dict[str, Callable[..., Any]]:
     result = {}
-    for name in _core.arguments:
-        _library.define(_schema(name))
-        kernel = _kernel(name)
-        for key in ("CPU", "CUDA"):
-            _library.impl(name, kernel, key)
-        torch.library.register_fake(f"hyla::{name}", _fake, lib=_library)
-        result[name] = _function(name)
+    for operation in _core.arguments:
+        kernel = _kernel(operation)
+        for name in dict.fromkeys((operation, _VARIANTS.get(operation, ("", operation))[1])):
+            _library.define(_schema(operation, name))
+            for key in ("CPU", "CUDA"):
+                _library.impl(name, kernel, key)
+            torch.library.register_fake(f"hyla::{name}", _fake, lib=_library)
+        result[operation] = _function(operation)
     return result
 
 

@@ -178,6 +178,7 @@ def append(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
     interleaved: bool = False,
+    given_scales: bool = False,
     stream: object = None,
     impl: str | None = None,
 ) -> None:
@@ -190,12 +191,16 @@ def append(
     cos, sin [positions, R/2] float32
            rotary embedding of the first R values of each key; pairs (i, i + R/2), or (2i, 2i + 1)
            with `interleaved`
+    given_scales
+           quantised caches: divide by the scales that the cache holds, one for all perhaps
+           (scale.expand(P, S, Hk, 1)), and do not write them; what is too large is clamped
     """
     kind, layout = _kind(cache)
     call = traced("attention_append") if compiling() else _core.attention_append
     return call(
         kind, layout, cache.k, cache.v, cache.k_scales, cache.v_scales, cache.cu_kv, page_table,
-        k, v, cu_seqlens, starts, lengths, kv_lengths, cos, sin, interleaved, stream, impl,
+        k, v, cu_seqlens, starts, lengths, kv_lengths, cos, sin, interleaved, given_scales, stream,
+        impl,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ using attention::KvCache;
 using attention::KvLayout;
 
 template <class In>
-void read_cache(In& in, Call::Access access, KvCache& cache) {
+void read_cache(In& in, Call::Access access, Call::Access scales, KvCache& cache) {
   cache.kind = in.template choice<KvCache::Kind>(
       "cache.kind", {{"dense", static_cast<int>(KvCache::Kind::kDense)},
                      {"ragged", static_cast<int>(KvCache::Kind::kRagged)},
@@ -18,13 +18,13 @@ void read_cache(In& in, Call::Access access, KvCache& cache) {
       "cache.layout",
       {{"nhd", static_cast<int>(KvLayout::kNHD)}, {"hnd", static_cast<int>(KvLayout::kHND)}});
   using Key = typename In::Key;
-  const auto take = [&](Key key, TensorView& view) {
-    in.call.optional_tensor(key.index, access, view);
+  const auto take = [&](Key key, Call::Access how, TensorView& view) {
+    in.call.optional_tensor(key.index, how, view);
   };
-  take("cache.k", cache.k);
-  take("cache.v", cache.v);
-  take("cache.k_scales", cache.k_scales);
-  take("cache.v_scales", cache.v_scales);
+  take("cache.k", access, cache.k);
+  take("cache.v", access, cache.v);
+  take("cache.k_scales", scales, cache.k_scales);
+  take("cache.v_scales", scales, cache.v_scales);
   in.maybe_read("cache.cu_kv", cache.cu_kv);
   in.maybe_read("page_table", cache.page_table);
   in.call.rename("cache.page_table", "page_table");
@@ -93,7 +93,7 @@ PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kRun>("attention.run", arguments, count, [](auto& in) {
     attention::RunParams p;
     in.read("q", p.q);
-    read_cache(in, Call::Access::kRead, p.cache);
+    read_cache(in, Call::Access::kRead, Call::Access::kRead, p.cache);
     read_sequences(in, p);
     p.causal = in.flag("causal");
     p.window = in.given("window") ? in.integer("window") : 0;
@@ -117,16 +117,19 @@ PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 }
 
 constexpr auto kAppend = std::to_array<const char*>(
-    {"cache.kind", "cache.layout", "cache.k", "cache.v", "cache.k_scales", "cache.v_scales",
-     "cache.cu_kv", "page_table", "k", "v", "cu_seqlens", "starts", "lengths", "kv_lengths", "cos",
-     "sin", "interleaved", "stream", "impl"});
+    {"cache.kind",  "cache.layout", "cache.k", "cache.v", "cache.k_scales", "cache.v_scales",
+     "cache.cu_kv", "page_table",   "k",       "v",       "cu_seqlens",     "starts",
+     "lengths",     "kv_lengths",   "cos",     "sin",     "interleaved",    "given_scales",
+     "stream",      "impl"});
 
 PyObject* append(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kAppend>("attention.append", arguments, count, [](auto& in) {
     attention::AppendParams p;
     in.read("k", p.k);
     in.maybe_read("v", p.v);
-    read_cache(in, Call::Access::kWrite, p.cache);
+    p.given_scales = in.flag("given_scales");
+    read_cache(in, Call::Access::kWrite,
+               p.given_scales ? Call::Access::kRead : Call::Access::kWrite, p.cache);
     read_sequences(in, p);
     in.maybe_read("cos", p.rope.cos);
     in.maybe_read("sin", p.rope.sin);

@@ -201,6 +201,39 @@ def test_quantised_pages(kind, to):
     assert_rounded(got, want, np.float32, naive_error=error)
 
 
+@pytest.mark.parametrize("kind", ["int8", "float8"])
+def test_given_scales_are_divided_by(kind):
+    rng = np.random.default_rng(8)
+    P, S, Hk, D, tokens = 3, 4, 2, 16, 5
+    dtype = np.int8 if kind == "int8" else ml_dtypes.float8_e4m3fn
+    limit = 127 if kind == "int8" else 448
+    k, v = (rng.standard_normal((tokens, Hk, D)).astype(np.float32) for _ in range(2))
+    scales = [np.float32(0.25), np.float32(3 / limit)]  # the second clamps a few
+    cache = hyla.attention.PagedCache(
+        *(np.zeros((P, S, Hk, D), dtype) for _ in range(2)),
+        k_scales=np.broadcast_to(scales[0], (P, S, Hk, 1)),
+        v_scales=np.broadcast_to(scales[1], (P, S, Hk, 1)),
+    )
+    v[0, 0, :2] = 1e6, -1e6
+    where = {"kv_lengths": np.array([tokens]), "page_table": np.array([[2, 0]])}
+    hyla.attention.append(
+        cache, k, v, cu_seqlens=np.array([0, tokens]), given_scales=True, **where
+    )
+    for pages, x, scale in ((cache.k, k, scales[0]), (cache.v, v, scales[1])):
+        got = pages[[2, 0]].reshape(2 * S, Hk, D)[:tokens].astype(np.float64)
+        want = np.clip(x.astype(np.float64) / scale, -limit, limit)
+        step = 0.5 if kind == "int8" else np.maximum(np.abs(want) * 2**-4, 2**-10)
+        assert (np.abs(got - want) <= step * 1.001).all()
+    q = rng.standard_normal((1, Hk, D)).astype(np.float32)
+    stored = [
+        pages[[2, 0]].reshape(2 * S, Hk, D)[:tokens].astype(np.float64) * np.float64(scale)
+        for pages, scale in ((cache.k, scales[0]), (cache.v, scales[1]))
+    ]
+    got = hyla.attention.run(q, cache, cu_seqlens=np.array([0, 1]), **where)
+    (want, _), error = oracle.measured(oracle.attention_row, q, *stored, scale=D**-0.5)
+    assert_rounded(got, want, np.float32, naive_error=error)
+
+
 def test_rope_turns_the_keys():
     rng = np.random.default_rng(4)
     Hk, D, S = 1, 8, 4

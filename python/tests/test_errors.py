@@ -331,10 +331,16 @@ def test_append():
         ({"cos": f32(8, 4)}, INVALID, "^sin: expected"),
         ({"cos": f32(8, 4), "sin": f32(8, 5)}, INVALID, "^sin: expected"),
         ({"interleaved": "yes"}, TypeError, "^interleaved: expected True"),
+        ({"given_scales": 1}, TypeError, "^given_scales: expected True"),
+        ({"given_scales": True}, INVALID, "^given_scales: expected scales in the cache"),
     ):
         refused(hyla.attention.append, arguments, change, error, match)
     cache.k.flags.writeable = False
     refused(hyla.attention.append, arguments, {}, INVALID, "^cache.k: expected a tensor that can be")
+    scales = np.broadcast_to(np.float32(0.5), (4, 4, 2, 1))  # read-only, of stride 0
+    pages = (np.zeros((4, 4, 2, 16), np.int8) for _ in range(2))
+    arguments["cache"] = hyla.attention.PagedCache(*pages, k_scales=scales, v_scales=scales)
+    refused(hyla.attention.append, arguments, {}, INVALID, "^cache.k_scales: expected a tensor that")
     with pytest.raises(INVALID, match="^pages: expected 5 dimensions, the second of size 2"):
         hyla.attention.PagedCache.fused(f32(2, 3, 4, 1, 8))
     with pytest.raises(TypeError, match="^pages: expected a tensor, got list"):

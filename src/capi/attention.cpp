@@ -93,6 +93,7 @@ attention::AppendParams params(const hyla_attention_append_params* given) {
   p.rope.cos = view("rope.cos", c.rope.cos);
   p.rope.sin = view("rope.sin", c.rope.sin);
   p.rope.interleaved = c.rope.interleaved != 0;
+  p.given_scales = c.given_scales != 0;
   p.impl = c.impl;
   return p;
 }

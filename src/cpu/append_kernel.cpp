@@ -17,20 +17,32 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 constexpr std::int64_t kLongestHead = 576;
 constexpr std::int64_t kLongestLine = (kLongestHead + kLanes - 1) / kLanes * kLanes;
 
+// Where scales of the cache are, and whether they are to be divided by as they are.
+struct RunScales {
+  const TensorView& view;
+  bool given;
+};
+
 // [D] of a head, every run divided by its scale, which is stored where there are scales.
 template <class Stored>
-void store_runs(const float* line, std::int64_t dim, const TensorView& scales, const CacheRow& at,
+void store_runs(const float* line, std::int64_t dim, const RunScales& of, const CacheRow& at,
                 std::int64_t head, Stored* to) {
+  const TensorView& scales = of.view;
   if (!scales.present()) return store_quantised(line, dim, to);
   const std::int64_t runs = scales.shape[scales.rank - 1], run = dim / runs;
   float* stored = static_cast<float*>(scales.data) + at.offset(scales, head);
   for (std::int64_t r = 0; r < runs; ++r) {
-    stored[r * scales.strides[scales.rank - 1]] = store_run(line + r * run, run, to + r * run);
+    float& scale = stored[r * scales.strides[scales.rank - 1]];
+    if (of.given) {
+      store_divided(line + r * run, run, scale, to + r * run);
+    } else {
+      scale = store_run(line + r * run, run, to + r * run);
+    }
   }
 }
 
 inline void store_head(const float* line, std::int64_t dim, const TensorView& view,
-                       const TensorView& scales, const CacheRow& at, std::int64_t head) {
+                       const RunScales& scales, const CacheRow& at, std::int64_t head) {
   const std::int64_t offset = at.offset(view, head);
   if (view.dtype == DType::kFloat8E4M3) {
     store_runs(line, dim, scales, at, head, static_cast<std::uint8_t*>(view.data) + offset);
@@ -102,7 +114,7 @@ class WordHeads {
         alignas(64) float line[kLongestLine];
         load_line(from_.data, from_.dtype, token * from_.strides[0] + head * from_.strides[1], 1,
                   dim_, line);
-        store_head(line, dim_, to_, scales_, at, head);
+        store_head(line, dim_, to_, {scales_, false}, at, head);
         continue;
       }
       float largest;
@@ -143,6 +155,7 @@ inline bool append_quickly(const attention::AppendProblem& p, std::int64_t row,
                            const TensorView& from, const TensorView& to, const TensorView& scales,
                            std::int64_t first, std::int64_t last) {
 #if HYLA_TARGET_HAS_PAIRS
+  if (p.given_scales) return false;
   if (to.dtype == DType::kFloat8E4M3 && WordHeads<std::uint8_t>::takes(from, scales)) {
     append_words<std::uint8_t>(p, row, from, to, scales, first, last);
     return true;
@@ -180,7 +193,7 @@ inline void append_row(const attention::AppendProblem& p, const TensorView& from
   for (std::int64_t head = 0; head < p.heads; ++head) {
     load_line(from.data, from.dtype, begin + head * from.strides[1], 1, dim, line);
     if (turn != nullptr) turn->apply(line, p.cos.shape[1], p.interleaved);
-    store_head(line, dim, to, scales, at, head);
+    store_head(line, dim, to, {scales, p.given_scales}, at, head);
   }
 }
 

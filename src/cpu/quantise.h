@@ -59,6 +59,16 @@ void store_quotients(const float* __restrict from, std::int64_t count, float sca
   for (std::int64_t i = 0; i < count; ++i) quantise(from[i] / scale, to[i]);
 }
 
+// By any scale; of what is divided by 0 nothing is kept.
+template <class Stored>
+void store_divided(const float* from, std::int64_t count, float scale, Stored* to) {
+  if (scale == 0.0f) {
+    std::memset(to, 0, static_cast<std::size_t>(count));
+  } else {
+    store_quotients(from, count, scale, to);
+  }
+}
+
 // NaN is no magnitude.
 inline float largest_magnitude(const float* line, std::int64_t count) {
   F most = zero(), others[3] = {zero(), zero(), zero()};  // a chain each
@@ -180,11 +190,7 @@ float store_run(const float* line, std::int64_t count, Stored* to) {
   }
 #endif
   const float scale = largest_magnitude(line, count) / kLargestStored<Stored>;
-  if (scale == 0.0f) {
-    std::memset(to, 0, static_cast<std::size_t>(count));
-  } else {
-    store_quotients(line, count, scale, to);
-  }
+  store_divided(line, count, scale, to);
   return scale;
 }
 

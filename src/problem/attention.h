@@ -37,6 +37,7 @@ struct AppendProblem {
   CacheView cache;
   TensorView cos, sin;  // [positions, R/2] or absent
   bool interleaved = false;
+  bool given_scales = false;  // divide by the scales of the cache, which are not written
 };
 
 RunProblem validate(const RunParams& params, const Context& context);

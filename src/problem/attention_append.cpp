@@ -66,8 +66,13 @@ AppendProblem validate(const AppendParams& params, const Context& context) {
   core::check_sequences(problem.sequences, {params.cu_seqlens, params.starts, params.lengths},
                         shapes["total"], context);
   shapes.bind("N", problem.sequences.rows);
-  problem.cache = check_cache(params.cache, params.kv_lengths, shapes, core::Access::kWrite,
-                              with_values, context);
+  if (params.given_scales && !params.cache.k_scales.present()) {
+    fail("given_scales", "scales in the cache to divide by", "none");
+  }
+  problem.given_scales = params.given_scales;
+  const core::Access scales = params.given_scales ? core::Access::kRead : core::Access::kWrite;
+  problem.cache = check_cache(params.cache, params.kv_lengths, shapes,
+                              {core::Access::kWrite, scales}, with_values, context);
   problem.heads = shapes["Hk"];
   problem.head_dim = shapes["D"];
   problem.k = params.k;
@@ -77,8 +82,13 @@ AppendProblem validate(const AppendParams& params, const Context& context) {
   core::Overlaps overlaps;
   overlaps.writes("cache.k", params.cache.k);
   overlaps.writes("cache.v", params.cache.v);
-  overlaps.writes("cache.k_scales", params.cache.k_scales);
-  overlaps.writes("cache.v_scales", params.cache.v_scales);
+  if (params.given_scales) {
+    overlaps.reads("cache.k_scales", params.cache.k_scales);
+    overlaps.reads("cache.v_scales", params.cache.v_scales);
+  } else {
+    overlaps.writes("cache.k_scales", params.cache.k_scales);
+    overlaps.writes("cache.v_scales", params.cache.v_scales);
+  }
   overlaps.reads("k", params.k);
   overlaps.reads("v", params.v);
   read_sequence_tensors(overlaps, params);

@@ -114,7 +114,7 @@ void check_pages(const CacheView& cache, std::int64_t row, KeyRange keys) {
 }
 
 CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::Shapes& shapes,
-                      core::Access access, bool with_values, const Context& context) {
+                      CacheAccess access, bool with_values, const Context& context) {
   const bool paged = cache.kind == KvCache::Kind::kPaged;
   const bool ragged = cache.kind == KvCache::Kind::kRagged;
   if (cache.kind != KvCache::Kind::kDense && !paged && !ragged) {
@@ -124,12 +124,13 @@ CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::
     fail("cache.layout", ragged ? "kNHD for a ragged cache" : "kNHD or kHND", "another");
   }
   const Patterns pattern = patterns(cache);
-  core::check_tensor("cache.k", cache.k, kCacheTypes, context, core::Inner::kContiguous, access);
+  core::check_tensor("cache.k", cache.k, kCacheTypes, context, core::Inner::kContiguous,
+                     access.values);
   shapes.match("cache.k", cache.k, pattern.k);
   if (shapes["Hk"] < 1) fail("cache.k", "at least one head", "0");
   if (with_values) {
     core::check_tensor("cache.v", cache.v, {cache.k.dtype}, context, core::Inner::kContiguous,
-                       access);
+                       access.values);
     shapes.match("cache.v", cache.v, pattern.v);
   }
   if (paged && (shapes["S"] < 1 || shapes["S"] > 1024)) {
@@ -140,9 +141,9 @@ CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::
       fail("cache.k_scales", "none beside a cache that is not float8_e4m3 or int8",
            describe(cache.k_scales));
     }
-    check_scales("cache.k_scales", cache.k_scales, "cache.k", cache.k, access, context);
+    check_scales("cache.k_scales", cache.k_scales, "cache.k", cache.k, access.scales, context);
     if (with_values) {
-      check_scales("cache.v_scales", cache.v_scales, "cache.v", cache.v, access, context);
+      check_scales("cache.v_scales", cache.v_scales, "cache.v", cache.v, access.scales, context);
     }
   } else {
     core::check_absent("cache.v_scales", cache.v_scales, "without cache.k_scales");

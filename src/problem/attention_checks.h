@@ -7,8 +7,11 @@
 namespace hyla::attention {
 
 // `shapes` knows N, and whatever of Hk, D and DV the caller has bound.
+struct CacheAccess {
+  core::Access values, scales;
+};
 CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::Shapes& shapes,
-                      core::Access access, bool with_values, const Context& context);
+                      CacheAccess access, bool with_values, const Context& context);
 void check_dims(std::string_view k_argument, std::int64_t head_dim, std::string_view v_argument,
                 std::int64_t value_dim);
 // The pages of keys [begin, end) of a row exist.

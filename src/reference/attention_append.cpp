@@ -44,24 +44,29 @@ void rotate(std::vector<double>& head, const AppendProblem& problem, std::int64_
 
 double largest_stored(DType dtype) { return dtype == DType::kInt8 ? 127.0 : 448.0; }
 
-// `scales` absent: the values themselves are rounded.
+// `scales` absent: the values themselves are rounded. A scale of 0 makes zeros of a run, whatever
+// it holds; what is divided by others is clamped, and NaN becomes NaN (e4m3) or -127 (int8).
 void write_head(const std::vector<double>& head, const CacheView& cache, const TensorView& values,
-                const TensorView& scales, std::int64_t row, std::int64_t token, std::int64_t h) {
+                const TensorView& scales, bool given, std::int64_t row, std::int64_t token,
+                std::int64_t h) {
   const std::int64_t base = place(cache, values, row, token, h);
   const auto dim = static_cast<std::int64_t>(head.size());
   const std::int64_t runs = scales.present() ? scales.shape[scales.rank - 1] : 1;
   const std::int64_t run = dim / runs;
   for (std::int64_t r = 0; r < runs; ++r) {
     double scale = 1.0;
-    if (scales.present()) {
+    const std::int64_t scale_at =
+        scales.present() ? place(cache, scales, row, token, h) + r * scales.strides[scales.rank - 1]
+                         : 0;
+    if (given) {
+      scale = reference::load(scales.data, scales.dtype, scale_at);
+    } else if (scales.present()) {
       double largest = 0;
       for (std::int64_t d = r * run; d < (r + 1) * run; ++d) {
         largest = std::fmax(largest, std::fabs(head[static_cast<std::size_t>(d)]));
       }
       scale = static_cast<float>(largest / largest_stored(values.dtype));
-      reference::store(scales.data, scales.dtype,
-                       place(cache, scales, row, token, h) + r * scales.strides[scales.rank - 1],
-                       scale);
+      reference::store(scales.data, scales.dtype, scale_at, scale);
     }
     for (std::int64_t d = r * run; d < (r + 1) * run; ++d) {
       const double value = head[static_cast<std::size_t>(d)];
@@ -92,10 +97,10 @@ void reference::attention_append(const AppendProblem& problem, const Workspace&,
       for (std::int64_t h = 0; h < problem.heads; ++h) {
         std::vector<double> key = read_head(problem.k, token, h);
         if (problem.cos.present()) rotate(key, problem, position);
-        write_head(key, cache, cache.k, cache.k_scales, row, position, h);
+        write_head(key, cache, cache.k, cache.k_scales, problem.given_scales, row, position, h);
         if (problem.v.present()) {
-          write_head(read_head(problem.v, token, h), cache, cache.v, cache.v_scales, row, position,
-                     h);
+          write_head(read_head(problem.v, token, h), cache, cache.v, cache.v_scales,
+                     problem.given_scales, row, position, h);
         }
       }
     }

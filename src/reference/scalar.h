@@ -58,9 +58,9 @@ inline void store(void* data, DType dtype, std::int64_t offset, double value) {
     case DType::kInt8: {
       const double rounded = std::nearbyint(value);
       static_cast<std::int8_t*>(data)[offset] =
-          static_cast<std::int8_t>(rounded > 127    ? 127
-                                   : rounded < -127 ? -127
-                                                    : rounded);
+          static_cast<std::int8_t>(rounded > 127       ? 127
+                                   : !(rounded > -127) ? -127  // NaN too
+                                                       : rounded);
       return;
     }
     default:

@@ -2,6 +2,7 @@
 // values, heads of two sizes, many rows, page tables that lie, runs of zeros and of tiny numbers.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -71,7 +72,7 @@ Call make_call(Layout layout, std::int64_t d, std::int64_t dv) {
   return std::move(builder).finish(p);
 }
 
-// Rows are moved as they are: to the bit what the reference makes of them.
+// To the bit what the reference makes of them.
 void check_exactly(const std::string& what, const Call& call) {
   Call expected = call;
   run(expected, "reference");
@@ -174,6 +175,48 @@ TEST_F(GpuAppend, ZerosAndTinyNumbers) {
       store_element(p.k, 3 * p.k.strides[0] + d, 0x1p-133);
     }
     check_call(types, call);
+  }
+}
+
+// One for all, one a head, many; of few bits, whose quotients are ties, and of many.
+TEST_F(GpuAppend, GivenScales) {
+  std::uint64_t seed = 7000;
+  for (const char* rows : {"lens=1x9+0+3", "lens=700+9"}) {
+    for (const char* types : {"io=bf16,kv=e4m3", "io=f16,kv=e4m3", "io=bf16,kv=int8",
+                              "io=f16,kv=int8", "io=f32,kv=int8"}) {
+      for (const char* rope : {"none", "halves", "pairs"}) {
+        for (int variety = 0; variety < 3; ++variety) {
+          ++seed;
+          check_all(std::string("attention_append:hk=3,d=64,page=16,scales=given,") + rows + "," +
+                        types + ",rope=" + rope + ",seed=" + std::to_string(seed),
+                    variety == 0 ? CaseOptions{} : CaseOptions::drawn(seed));
+        }
+      }
+    }
+  }
+}
+
+// Scales that are zero, infinite, NaN, negative or tiny, and numbers that they make too large.
+TEST_F(GpuAppend, GivenScalesOfAnySize) {
+  for (const char* types : {"kv=e4m3", "kv=int8"}) {
+    for (const char* rows : {"lens=6", "lens=600"}) {
+      for (double scale : {0.0, -0.25, 1e-30, 1e-44, 1e30, HUGE_VAL, std::nan("")}) {
+        Call call = random_call(
+            parse_problem(std::string("attention_append:hk=2,d=64,page=16,scales=given,") + rows +
+                          "," + types),
+            CaseOptions{});
+        const auto& p = std::get<AppendParams>(call.params);
+        store_element(p.cache.k_scales, 0, scale);
+        store_element(p.k, 0, HUGE_VAL);
+        store_element(p.v, 1, -HUGE_VAL);
+        const std::string what = std::string(types) + " " + std::to_string(scale);
+        if (std::isfinite(scale)) {
+          check_exactly(what, call);
+        } else {
+          check_call(what, call);  // the sign of NaN is nobody's
+        }
+      }
+    }
   }
 }
 

@@ -93,6 +93,15 @@ struct Append {
   }
 };
 
+std::vector<std::string> cpu_implementations() {
+  std::vector<std::string> names;
+  for (const std::string& name : hyla::implementations("attention.append")) {
+    if (name.rfind("cuda", 0) == 0) continue;
+    names.push_back(name);
+  }
+  return names;
+}
+
 double half_step(DType dtype, double stored) {
   if (dtype == DType::kInt8) return 0.5;
   if (dtype != DType::kFloat8E4M3) return half_ulp(dtype, stored);
@@ -289,6 +298,84 @@ TEST(AttentionAppend, SaturatesWithoutScales) {
   EXPECT_EQ(static_cast<float>(e4m3[1]), -448.0f);
   EXPECT_EQ(static_cast<float>(e4m3[2]), 448.0f);
   EXPECT_EQ(static_cast<float>(e4m3[4]), 128.0f);
+}
+
+// One scale for all tokens and heads, as calibrated checkpoints have: divided by, clamped, not
+// written; a scale of 0 makes zeros, one that is NaN makes NaN, and an infinite one zeros too.
+TEST(AttentionAppend, GivenScales) {
+  struct Wanted {
+    float scale;
+    std::vector<float> e4m3;
+    std::vector<std::int8_t> int8;
+  };
+  const std::vector<float> k = {1, -2, 0.75f, 300, -300, 0, 0.5f, 40};
+  for (const std::string& implementation : cpu_implementations()) {
+    for (const Wanted& wanted : {
+             Wanted{0.5f, {2, -4, 1.5f, 448, -448, 0, 1, 80}, {2, -4, 2, 127, -127, 0, 1, 80}},
+             Wanted{-2.0f,
+                    {-0.5f, 1, -0.375f, -144, 144, 0, -0.25f, -20},
+                    {0, 1, 0, -127, 127, 0, 0, -20}},
+             Wanted{0.0f, std::vector<float>(8, 0.0f), std::vector<std::int8_t>(8, 0)},
+             Wanted{INFINITY, std::vector<float>(8, 0.0f), std::vector<std::int8_t>(8, 0)},
+             Wanted{NAN, std::vector<float>(8, NAN), std::vector<std::int8_t>(8, -127)},
+             Wanted{1e-44f,
+                    {448, -448, 448, 448, -448, 0, 448, 448},
+                    {127, -127, 127, 127, -127, 0, 127, 127}},
+         }) {
+      SCOPED_TRACE(implementation + ", scale " + std::to_string(wanted.scale));
+      float scale = wanted.scale;
+      std::vector<std::int8_t> small(8 * 2 * 4, 99);
+      std::vector<hyla::float8_e4m3> floats(small.size());
+      std::vector<std::int32_t> offsets = {0, 1}, lengths = {3}, pages = {1};
+      std::vector<float> tokens = k;
+      tokens.insert(tokens.end(), k.begin(), k.end());  // two heads
+      attention::AppendParams p;
+      p.k = TensorView(tokens.data(), {1, 2, 8});
+      p.cu_seqlens = TensorView(offsets.data(), {2});
+      p.kv_lengths = TensorView(lengths.data(), {1});
+      p.given_scales = true;
+      p.impl = implementation.c_str();
+      const auto append_to = [&](const TensorView& pool) {
+        p.cache = KvCache::paged(pool, {}, TensorView(pages.data(), {1, 1}));
+        p.cache.k_scales = TensorView(&scale, {2, 4, 2, 1});
+        for (std::int64_t& stride : p.cache.k_scales.strides) stride = 0;
+        attention::append(p);
+        EXPECT_EQ(std::memcmp(&scale, &wanted.scale, sizeof scale), 0);
+      };
+      append_to(TensorView(small.data(), {2, 4, 2, 8}));
+      append_to(TensorView(floats.data(), {2, 4, 2, 8}));
+      for (std::size_t i = 0; i < small.size(); ++i) {
+        const bool written = i / 16 == 4 + 2;  // page 1, token 2
+        const float want = written ? wanted.e4m3[i % 8] : 0.0f, got = static_cast<float>(floats[i]);
+        EXPECT_EQ(small[i], written ? wanted.int8[i % 8] : 99) << i;
+        EXPECT_TRUE(std::isnan(want) ? std::isnan(got) : got == want) << i << ": " << got;
+      }
+    }
+  }
+}
+
+// Scales for each head and run, read where the tokens land.
+TEST(AttentionAppend, GivenScalesOfRuns) {
+  std::vector<float> k(16, 3.0f), scales = {0, 0, 0, 0, 1, 2, 4, 8};
+  std::vector<std::int8_t> pool(2 * 16, 99);
+  std::vector<std::int32_t> offsets = {0, 1}, lengths = {2};
+  attention::AppendParams p;
+  p.k = TensorView(k.data(), {1, 2, 8});
+  p.cu_seqlens = TensorView(offsets.data(), {2});
+  p.kv_lengths = TensorView(lengths.data(), {1});
+  p.cache = KvCache::dense(TensorView(pool.data(), {1, 2, 2, 8}), {});
+  p.cache.k_scales = TensorView(scales.data(), {1, 2, 2, 2});
+  p.given_scales = true;
+  for (const std::string& implementation : cpu_implementations()) {
+    std::fill(pool.begin(), pool.end(), std::int8_t{99});
+    p.impl = implementation.c_str();
+    attention::append(p);
+    for (std::size_t i = 0; i < 16; ++i) {
+      const std::int8_t want[] = {3, 2, 1, 0};  // 3 / 1, 1.5 and 0.75 to the nearest, 0.375
+      EXPECT_EQ(pool[i], 99);
+      EXPECT_EQ(pool[16 + i], want[i / 4]) << implementation << " " << i;
+    }
+  }
 }
 
 // A prompt appended in pieces and then attended to is the prompt attended to as a dense cache. A

@@ -159,6 +159,36 @@ TEST(AttentionAppendValidation, Options) {
   f.refuse("unknown implementation", "impl", [](AppendParams& p) { p.impl = "none"; });
 }
 
+TEST(AttentionAppendValidation, GivenScales) {
+  Fixture f;
+  const auto one_for_all = [](AppendParams& p) {
+    p.given_scales = true;
+    for (TensorView* scales : {&p.cache.k_scales, &p.cache.v_scales}) {
+      for (std::int64_t& stride : scales->strides) stride = 0;
+    }
+  };
+  f.refuse("scales that are written, one for all", "cache.k_scales", [&](AppendParams& p) {
+    one_for_all(p);
+    p.given_scales = false;
+  });
+  f.refuse("no scales", "given_scales", [](AppendParams& p) {
+    p.given_scales = true;
+    p.cache.k_scales = p.cache.v_scales = {};
+  });
+  f.refuse("keys' scales alone", "cache.v_scales", [](AppendParams& p) {
+    p.given_scales = true;
+    p.cache.v_scales = {};
+  });
+  f.refuse("scales of the new tokens", "cache.k", [](AppendParams& p) {
+    p.given_scales = true;
+    p.cache.k_scales.data = p.cache.k.data;
+  });
+  AppendParams p = f.params();
+  one_for_all(p);
+  p.cache.v_scales.data = p.cache.k_scales.data;
+  EXPECT_NO_THROW(attention::append(p));
+}
+
 TEST(AttentionAppendValidation, Contents) {
   Fixture f;
   const AppendParams p = f.params();

@@ -404,6 +404,9 @@ TEST(CapiNumbers, Attention) {
   auto append = zeros<hyla_attention_append_params>();
   append.rope.interleaved = 1;
   EXPECT_TRUE(capi::params(&append).rope.interleaved);
+  EXPECT_FALSE(capi::params(&append).given_scales);
+  append.given_scales = 1;
+  EXPECT_TRUE(capi::params(&append).given_scales);
 }
 
 TEST(CapiNumbers, Bounds) {

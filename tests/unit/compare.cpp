@@ -73,6 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_prefill:lens=6,hq=2,hk=1,d=16,page=0,mask=none",
                       "attention_append:lens=3+0+9,kvlen=20,hk=2,d=16,page=4,rope=halves",
                       "attention_append:b=3,kvlen=9,hk=2,d=32,page=0,kv=e4m3,rope=pairs",
+                      "attention_append:lens=5+1,hk=2,d=24,kv=e4m3,scales=given",
                       "attention_append:lens=5+1,hk=1,d=24,kv=int8,io=f32"));
 
 struct Spoiled {

@@ -183,6 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"attention_append:d=128,dv=512", "dv", "or 512 with d=576", "512"},
         Bad{"attention_decode:hq=6,hk=4", "hk", "a divisor of hq = 6", "4"},
         Bad{"attention_decode:page=1025", "page", "0 to 1024", "1025"},
+        Bad{"attention_append:scales=given", "scales", "own beside a cache", "given"},
         Bad{"attention_append:b=1,t=9,kvlen=8", "kvlen", "at least the 9 tokens", "8"},
         Bad{"attention_decode:b=3,kvlen=8+9", "kvlen", "each of the 3 rows", "8+9"},
         Bad{"attention_decode:mask=window", "window", "a size >= 1", "0"},

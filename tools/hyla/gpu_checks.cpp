@@ -281,6 +281,7 @@ void add_attention(Checks& checks) {
     spec.page = draw.of(std::array{0, 1, 7, 16, 64});
     spec.rope =
         draw.of(std::array{testing::Rope::kNone, testing::Rope::kHalves, testing::Rope::kPairs});
+    spec.given_scales = size_of(spec.kv) == 1 && draw.of(std::array{false, true});
     checks.add(spec);
   });
 }

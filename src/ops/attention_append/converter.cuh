@@ -9,12 +9,30 @@ namespace hyla::attention::appending {
 inline constexpr int kHeadsAtOnce = 2;
 inline constexpr int kChunkPlaces = 2 * kHeadsAtOnce;  // of a half: [head][chunk]
 
-__device__ __forceinline__ Chunk chunk_at(const uint4* place) {
-  Chunk chunk;
-  const uint4 x = *place;
-  chunk.words[0] = x.x, chunk.words[1] = x.y, chunk.words[2] = x.z, chunk.words[3] = x.w;
-  return chunk;
-}
+// What a lane has of a half of some heads: in shared memory, 32 lanes side by side.
+struct SharedChunks {
+  static constexpr int kHeads = kHeadsAtOnce;
+  const uint4 *data, *tables;
+
+  __device__ __forceinline__ Chunk chunk(int h, int c) const {
+    Chunk chunk;
+    const uint4 x = data[32 * (2 * h + c)];
+    chunk.words[0] = x.x, chunk.words[1] = x.y, chunk.words[2] = x.z, chunk.words[3] = x.w;
+    return chunk;
+  }
+  __device__ __forceinline__ Turns turns() const { return Turns(tables); }
+};
+
+// In registers, of one head.
+struct OwnChunks {
+  static constexpr int kHeads = 1;
+  Chunk data[2];
+  Turns tables;
+  float scales[2] = {1.0f, 1.0f};  // that were given
+
+  const __device__ __forceinline__ Chunk& chunk(int, int c) const { return data[c]; }
+  const __device__ __forceinline__ Turns& turns() const { return tables; }
+};
 
 // The largest of the lanes of a run, a power of two up to 16. Beyond its lanes each is compared
 // with itself.
@@ -32,21 +50,22 @@ struct Destination {
   std::int64_t values, scales;  // kNowhere: nowhere
 };
 
-// kHead: a head of keys has one scale, and so has one of values.
-enum class Scales { kHead, kAny };
+// kHead: a head of keys has one scale, and so has one of values. kGiven: those of the cache, if it
+// has some, are divided by as they are.
+enum class Scales { kHead, kAny, kGiven };
 
-// One half of a token, two heads at a time. By a whole warp.
-template <class In, class Out, Scales kScales>
+// One half of a token, some heads at a time. By a whole warp.
+template <class In, class Out, Scales kScales, class Chunks>
 class Converter {
  public:
   __device__ __forceinline__ Converter(const RowsArguments& a, const Half& of, const LanePair& at,
-                                       Destination to, int head, const uint4* data)
+                                       Destination to, int head, const Chunks& chunks)
       : a_(a),
         half_(of),
         at_(at),
         head_(head),
         goes_(at.inside && to.values != kNowhere),
-        data_(data) {
+        chunks_(chunks) {
     values_ = static_cast<Out*>(of.to.data) + to.values + head * of.to.head_stride + 8 * at.first;
     scales_ = static_cast<float*>(of.scales.data) + to.scales + head * of.scales.head_stride;
   }
@@ -55,28 +74,23 @@ class Converter {
   __device__ __forceinline__ void convert() const {
     if constexpr (sizeof(Out) == 2) {
 #pragma unroll
-      for (int i = 0; i < kChunkPlaces; ++i) {
+      for (int i = 0; i < 2 * kHeads; ++i) {
         if (goes(i / 2)) chunk(i / 2, i % 2).store(place(i / 2, i % 2));
       }
-    } else if (scaled()) {
-      divide();
+    } else if constexpr (kScales == Scales::kGiven) {
+      divide_given();
     } else {
-#pragma unroll
-      for (int i = 0; i < kChunkPlaces; ++i) {
-        float x[8];
-        numbers_of<In>(chunk(i / 2, i % 2)).unpack(x);
-        store_saturated(i / 2, i % 2, x);
-      }
+      divide();
     }
   }
 
   // Rotated before; a position beyond the tables is not.
-  __device__ __forceinline__ void convert_turned(int position, const uint4* tables_at) const {
+  __device__ __forceinline__ void convert_turned(int position) const {
     const bool turns = at_.turned && position >= 0 && position < a_.positions;
-    const Turns tables(tables_at);
+    const Turns tables = chunks_.turns();
     unsigned unsure = 0;  // heads, a bit each, the same in all lanes
 #pragma unroll
-    for (int h = 0; h < kHeadsAtOnce; ++h) {
+    for (int h = 0; h < kHeads; ++h) {
       float x[2][8];
       numbers_of<In>(chunk(h, 0)).unpack(x[0]);
       numbers_of<In>(chunk(h, 1)).unpack(x[1]);
@@ -97,18 +111,16 @@ class Converter {
     if constexpr (sizeof(Out) == 1) {
 #pragma unroll 1
       for (int h = 0; unsure != 0; ++h, unsure >>= 1) {
-        if ((unsure & 1) != 0) turn_exactly(h, turns, tables_at);
+        if ((unsure & 1) != 0) turn_exactly(h, turns);
       }
     }
   }
 
  private:
   static constexpr bool kOneScale = kScales == Scales::kHead;
+  static constexpr int kHeads = Chunks::kHeads;
 
-  __device__ __forceinline__ Chunk chunk(int h, int c) const {
-    return chunk_at(data_ + 32 * (2 * h + c));
-  }
-  __device__ __forceinline__ bool scaled() const { return kOneScale || half_.scales.present(); }
+  __device__ __forceinline__ Chunk chunk(int h, int c) const { return chunks_.chunk(h, c); }
   __device__ __forceinline__ bool one_scale() const { return kOneScale || half_.one_scale; }
   __device__ __forceinline__ bool goes(int h) const { return goes_ && head_ + h < a_.heads; }
   __device__ __forceinline__ Out* place(int h, int chunk) const {
@@ -117,16 +129,15 @@ class Converter {
   __device__ __forceinline__ void store(int h, int chunk, uint2 bytes) const {
     if (goes(h)) *reinterpret_cast<uint2*>(place(h, chunk)) = bytes;
   }
-  // The conversion to e4m3 does so itself.
-  static __device__ __forceinline__ void saturate(float (&x)[8]) {
-    if constexpr (std::is_same_v<Out, std::int8_t>) {
-#pragma unroll
-      for (float& value : x) value = fminf(fmaxf(value, -127.0f), 127.0f);
+  // Of the cache; 1 where it has none.
+  __device__ __forceinline__ float given_scale(int h, int chunk) const {
+    if constexpr (kHeads == 1) {
+      return chunks_.scales[chunk];
+    } else {
+      if (!half_.scales.present() || !goes(h)) return 1.0f;
+      const int run = half_.one_scale ? 0 : (at_.first + chunk * at_.distance) >> half_.run_shift;
+      return scales_[h * half_.scales.head_stride + run * half_.scales.inner_stride];
     }
-  }
-  __device__ __forceinline__ void store_saturated(int h, int chunk, float (&x)[8]) const {
-    saturate(x);
-    store(h, chunk, products<Out>(x, 1.0f));
   }
   __device__ __forceinline__ void store_scale(int h, int chunk, float scale) const {
     const int index = at_.first + chunk * at_.distance;
@@ -163,12 +174,12 @@ class Converter {
   }
 
   // The largest of each chunk's run: a word a head, a half of it a chunk.
-  __device__ __forceinline__ void largest_of_chunks(const Chunk (&data)[kHeadsAtOnce][2],
-                                                    std::uint32_t (&largest)[kHeadsAtOnce]) const {
-    std::uint32_t of[kHeadsAtOnce][2];
+  __device__ __forceinline__ void largest_of_chunks(const Chunk (&data)[kHeads][2],
+                                                    std::uint32_t (&largest)[kHeads]) const {
+    std::uint32_t of[kHeads][2];
 #pragma unroll
-    for (int i = 0; i < kChunkPlaces; ++i) of[i / 2][i % 2] = largest_words(data[i / 2][i % 2]);
-    if constexpr (kOneScale) {  // both heads at once
+    for (int i = 0; i < 2 * kHeads; ++i) of[i / 2][i % 2] = largest_words(data[i / 2][i % 2]);
+    if constexpr (kOneScale && kHeads == 2) {  // both heads at once
       const std::uint32_t heads =
           largest_of_run(larger_of_each(larger(of[0][0], of[0][1]), larger(of[1][0], of[1][1])),
                          half_.run_lanes, larger);
@@ -176,7 +187,7 @@ class Converter {
       largest[1] = __byte_perm(heads, 0, 0x3232);
     } else {
 #pragma unroll
-      for (int h = 0; h < kHeadsAtOnce; ++h) {
+      for (int h = 0; h < kHeads; ++h) {
         std::uint32_t chunks = larger_of_each(of[h][0], of[h][1]);
         if (one_scale()) chunks = larger(chunks, __byte_perm(chunks, 0, 0x1032));
         largest[h] = largest_of_run(chunks, half_.run_lanes, larger);
@@ -185,14 +196,14 @@ class Converter {
   }
 
   __device__ __forceinline__ void divide() const {
-    Chunk data[kHeadsAtOnce][2];
+    Chunk data[kHeads][2];
 #pragma unroll
-    for (int i = 0; i < kChunkPlaces; ++i) data[i / 2][i % 2] = chunk(i / 2, i % 2);
-    std::uint32_t largest[kHeadsAtOnce];
+    for (int i = 0; i < 2 * kHeads; ++i) data[i / 2][i % 2] = chunk(i / 2, i % 2);
+    std::uint32_t largest[kHeads];
     largest_of_chunks(data, largest);
     unsigned unsure = 0;  // chunks, a bit each
 #pragma unroll
-    for (int h = 0; h < kHeadsAtOnce; ++h) {
+    for (int h = 0; h < kHeads; ++h) {
       Divisor<Out> by(number(largest[h], 0));
       store_scale(h, 0, by.scale);
 #pragma unroll
@@ -213,9 +224,36 @@ class Converter {
       Exact exact[8];
 #pragma unroll
       for (int e = 0; e < 8; ++e) exact[e] = {numbers[e], 0.0f};
-      const std::uint32_t both = i < 2 ? largest[0] : largest[1];
+      const std::uint32_t both = i < 2 ? largest[0] : largest[kHeads - 1];
       const float scale = scale_of<Out>(number(i % 2 == 0 ? both << 16 : both, 1));
       store(i / 2, i % 2, divide_exactly<Out>(exact, scale));
+    }
+  }
+
+  __device__ __forceinline__ void divide_given() const {
+    unsigned unsure = 0;  // chunks, a bit each
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      GivenScale<Out> by(given_scale(h, 0));
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        if (c == 1 && !one_scale()) by = GivenScale<Out>(given_scale(h, 1));
+        float numbers[8];
+        numbers_of<In>(chunk(h, c)).unpack(numbers);
+        uint2 bytes;
+        if (!by.divide(numbers, bytes)) unsure |= 1u << (2 * h + c);
+        store(h, c, bytes);
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; unsure != 0; ++i, unsure >>= 1) {
+      if ((unsure & 1) == 0) continue;
+      float numbers[8];
+      numbers_of<In>(chunk(i / 2, i % 2)).unpack(numbers);
+      double exact[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) exact[e] = numbers[e];
+      store(i / 2, i % 2, divide_as_double<Out>(exact, given_scale(i / 2, i % 2)));
     }
   }
 
@@ -246,6 +284,25 @@ class Converter {
       const float product = q * s;
       return fmaf(p, c, -product) - fmaf(q, s, -product);
     });
+    const bool sure =
+        kScales == Scales::kGiven ? divide_by_given(h, y, turns) : divide_by_own(h, y, turns);
+    return !__any_sync(0xffffffffu, !sure && goes(h));
+  }
+
+  __device__ __forceinline__ bool divide_by_given(int h, const float (&y)[2][8], bool turns) const {
+    bool sure = true;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const GivenScale<Out> by(given_scale(h, c));
+      uint2 bytes;
+      sure = (turns ? by.divide_between(y[c], bytes) : by.divide(y[c], bytes)) && sure;
+      store(h, c, bytes);
+    }
+    return sure;
+  }
+
+  __device__ __forceinline__ bool divide_by_own(int h, const float (&y)[2][8], bool turns) const {
+    bool sure = true, rotated = true;
     float largest[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -253,21 +310,9 @@ class Converter {
 #pragma unroll
       for (int i = 0; i < 8; ++i) largest[c] = fmaxf(largest[c], fabsf(y[c][i]));
     }
-    if (!scaled()) {
-      saturate(y[0]), saturate(y[1]);
-      bool sure = true;
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        uint2 bytes;
-        sure = divide_between<Out>(y[c], 1.0f, bytes) && sure;
-        store(h, c, bytes);
-      }
-      return !__any_sync(0xffffffffu, !sure && goes(h));
-    }
     if (one_scale()) largest[0] = largest[1] = fmaxf(largest[0], largest[1]);
     const float own[2] = {largest[0], largest[1]};
     largest_of_runs(largest);
-    bool sure = true, rotated = true;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       if (c == 0 || !kOneScale) rotated = largest_is_turned(own[c], largest[c], turns);
@@ -281,25 +326,29 @@ class Converter {
       }
       store(h, c, bytes);
     }
-    return !__any_sync(0xffffffffu, !sure && goes(h));
+    return sure;
   }
 
-  __device__ __forceinline__ void turn_exactly(int h, bool turns, const uint4* tables_at) const {
+  __device__ __forceinline__ void turn_exactly(int h, bool turns) const {
     float x[2][8];
     numbers_of<In>(chunk(h, 0)).unpack(x[0]);
     numbers_of<In>(chunk(h, 1)).unpack(x[1]);
-    Exact y[2][8];
-    turn(x, y, turns, Turns(tables_at), a_.interleaved,
-         [](float p, float q, float c, float s) { return exact_products(p, c, -q, s); });
-    if (!scaled()) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[c][i] = leaning(y[c][i].high, y[c][i].low);
-        store_saturated(h, c, x[c]);
-      }
-      return;
+    if constexpr (kScales == Scales::kGiven) {
+      double y[2][8];
+      turn(x, y, turns, chunks_.turns(), a_.interleaved, [](float p, float q, float c, float s) {
+        return static_cast<double>(p) * c - static_cast<double>(q) * s;
+      });
+      store(h, 0, divide_as_double<Out>(y[0], given_scale(h, 0)));
+      store(h, 1, divide_as_double<Out>(y[1], given_scale(h, 1)));
+    } else {
+      Exact y[2][8];
+      turn(x, y, turns, chunks_.turns(), a_.interleaved,
+           [](float p, float q, float c, float s) { return exact_products(p, c, -q, s); });
+      divide_exactly_by_own(h, y);
     }
+  }
+
+  __device__ __forceinline__ void divide_exactly_by_own(int h, Exact (&y)[2][8]) const {
     float largest[2], low[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -331,7 +380,7 @@ class Converter {
   const LanePair& at_;
   int head_;
   bool goes_;
-  const uint4* data_;  // the lane's first place of this half
+  const Chunks& chunks_;
   Out* values_;
   float* scales_;
 };

@@ -19,10 +19,16 @@ __device__ __forceinline__ int safe_length(const core::Sequences& sequences, int
 }
 
 // By offsets: rows lie one behind the other, so the token's number is its place in the input.
-__device__ __forceinline__ RowToken row_of(const core::Sequences& sequences, int total, int token) {
+// `guess`: its row where all are alike.
+__device__ __forceinline__ RowToken row_of(const core::Sequences& sequences, int total, int token,
+                                           int guess) {
   RowToken at;
   at.source = token;
   int low = 0, high = static_cast<int>(sequences.rows);
+  if (guess >= high) guess = high - 1;
+  if (sequences.cu_seqlens.at(guess) <= token && token < sequences.cu_seqlens.at(guess + 1)) {
+    low = guess, high = guess + 1;
+  }
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     if (sequences.cu_seqlens.at(middle) <= token) {

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<kTurned>)
   if (!by_offsets) {
     own = scan_rows(a.sequences, a.tokens, first + lane);
   } else if (lane < half.tokens_of_warp && first + lane < a.tokens) {
-    own = row_of(a.sequences, a.tokens, first + lane);
+    own = row_of(a.sequences, a.tokens, first + lane, a.by_row(first + lane));
   }
   const Target target = target_of(a.places, own);
   const auto destination = [&](const Half& of) {
@@ -111,13 +111,15 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<kTurned>)
     const uint4* places = &memory[warp][stage][0][lane];
     if (a.paired) {
       const Destination to{passed(other_looked.values), passed(other_looked.scales)};
-      Converter<In, Out, kScales>(a, a.halves[1], other_at, to, head, places + 32 * kChunkPlaces)
+      const SharedChunks chunks{places + 32 * kChunkPlaces, nullptr};
+      Converter<In, Out, kScales, SharedChunks>(a, a.halves[1], other_at, to, head, chunks)
           .convert();
     }
     const Destination to{passed(looked.values), passed(looked.scales)};
-    const Converter<In, Out, kScales> converter(a, half, at, to, head, places);
+    const SharedChunks chunks{places, places + 32 * 2 * kChunkPlaces};
+    const Converter<In, Out, kScales, SharedChunks> converter(a, half, at, to, head, chunks);
     if (kTurned && half.turned > 0) {
-      converter.convert_turned(passed(target.position), places + 32 * 2 * kChunkPlaces);
+      converter.convert_turned(passed(target.position));
     } else {
       converter.convert();
     }

@@ -64,7 +64,9 @@ __global__ void __launch_bounds__(32 * kRowWarps, 5)
   if (a.sequences.cu_seqlens.present()) {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) ask(i, first_token + chunks[i].token, chunks[i].inside);
-    if (first_token + lane < a.tokens) own = row_of(a.sequences, a.tokens, first_token + lane);
+    if (first_token + lane < a.tokens) {
+      own = row_of(a.sequences, a.tokens, first_token + lane, a.by_row(first_token + lane));
+    }
   } else {
     own = scan_rows(a.sequences, a.tokens, first_token + lane);
 #pragma unroll

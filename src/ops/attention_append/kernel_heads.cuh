@@ -7,18 +7,12 @@
 #include "arch/grid_dependency.cuh"
 #include "device/dtype.cuh"
 #include "device/reduce.cuh"
+#include "ops/attention_append/quotients.cuh"
 #include "ops/attention_append/tokens.cuh"
 
 namespace hyla::attention::appending {
 
 inline constexpr int kMaxDim = 576;
-
-// To float so that a second rounding to fewer bits is the only one: inexact results become odd.
-__device__ __forceinline__ float round_to_odd(double x) {
-  const float cut = __double2float_rz(x);
-  if (static_cast<double>(cut) == x || !isfinite(cut)) return cut;
-  return __uint_as_float(__float_as_uint(cut) | 1u);
-}
 
 __device__ inline void store(const CacheTensor& to, std::int64_t offset, double x) {
   switch (to.dtype) {
@@ -65,7 +59,13 @@ struct Head {
     const int runs = scales.present() ? static_cast<int>(scales.width) : 1, run = dim / runs;
     for (int r = 0; r < runs; ++r) {
       double scale = 1;
-      if (scales.present()) {
+      const auto stored = [&] {
+        return static_cast<float*>(scales.data) + scales.offset(place, head) +
+               r * scales.inner_stride;
+      };
+      if (a.problem.given_scales) {
+        scale = *stored();
+      } else if (scales.present()) {
         double largest = 0;
         for (int d = r * run + lane; d < (r + 1) * run; d += 32) {
           largest = fmax(largest, fabs(rotated(d)));
@@ -74,10 +74,7 @@ struct Head {
           largest = fmax(largest, __shfl_xor_sync(device::kFullWarp, largest, step));
         }
         scale = static_cast<float>(largest / (to.dtype == DType::kInt8 ? 127.0 : 448.0));
-        if (lane == 0) {
-          static_cast<float*>(scales.data)[scales.offset(place, head) + r * scales.inner_stride] =
-              static_cast<float>(scale);
-        }
+        if (lane == 0) *stored() = static_cast<float>(scale);
       }
       for (int d = r * run + lane; d < (r + 1) * run; d += 32) {
         store(to, base + d, scale == 0 ? 0.0 : rotated(d) / scale);

@@ -36,7 +36,22 @@ void launch(Kernel kernel, int ctas, const AppendProblem& problem, const Context
   start();
 }
 
+// False where it is not for the kernels for few tokens.
+template <class Kernel>
+bool launch_few(Kernel kernel, const AppendProblem& problem, const Context& context) {
+  if (problem.k.shape[0] > appending::kFewTokens) return false;
+  const RowsArguments arguments = appending::rows_arguments(problem, 1);
+  const int threads = appending::few_threads(problem, arguments);
+  if (threads == 0) return false;
+  device::LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>(arguments.tokens));
+  shape.block = dim3(static_cast<unsigned>(threads));
+  device::launch(kernel, shape, arguments, context);
+  return true;
+}
+
 void launch_copying(const AppendProblem& problem, const Context& context) {
+  if (launch_few(appending::copy_few, problem, context)) return;
   constexpr int kShare = 32 * appending::kLines;
   launch(appending::copy_rows, 1, problem, context,
          [](const appending::Half& of) { return (of.total + kShare - 1) / kShare; });
@@ -55,6 +70,16 @@ void launch_conversion(const AppendProblem& problem, const Context& context) {
 template <class In, class Out>
 void launch_quantising(const AppendProblem& problem, const Context& context) {
   const CacheView& cache = problem.cache;
+  if (problem.given_scales || !cache.quantised()) {
+    if (launch_few(appending::convert_few<In, Out, Scales::kGiven>, problem, context)) return;
+    if (problem.cos.present()) {
+      launch_conversion<In, Out, true, Scales::kGiven>(problem, context);
+    } else {
+      launch_conversion<In, Out, false, Scales::kGiven>(problem, context);
+    }
+    return;
+  }
+  if (launch_few(appending::convert_few<In, Out, Scales::kAny>, problem, context)) return;
   if (!appending::one_scale_a_head(cache.k_scales) ||
       (problem.value_dim > 0 && !appending::one_scale_a_head(cache.v_scales))) {
     launch_conversion<In, Out, true, Scales::kAny>(problem, context);
@@ -73,6 +98,7 @@ void launch_converting(const AppendProblem& problem, const Context& context) {
     case DType::kInt8:
       return launch_quantising<In, std::int8_t>(problem, context);
     default:
+      if (launch_few(appending::convert_few<In, In, Scales::kAny>, problem, context)) return;
       return launch_conversion<In, In, true, Scales::kAny>(problem, context);
   }
 }

@@ -74,6 +74,15 @@ __device__ __forceinline__ uint2 products(const float (&x)[8], float factor) {
   });
 }
 
+// To the range of Out; the conversion to e4m3 does so itself.
+template <class Out>
+__device__ __forceinline__ void clamp(float (&x)[8]) {
+  if constexpr (std::is_same_v<Out, std::int8_t>) {
+#pragma unroll
+    for (float& value : x) value = fminf(fmaxf(value, -127.0f), 127.0f);
+  }
+}
+
 // Any quotients: the product with the reciprocal becomes the nearest number with few bits, moved
 // one step to the side of the remainder.
 template <class Out>
@@ -104,6 +113,80 @@ __device__ __forceinline__ bool divide_between(const float (&x)[8], float scale,
   const uint2 other = products<Out>(x, inverse * (1.0f - 0x1p-20f));
   return ((result.x ^ other.x) | (result.y ^ other.y)) == 0 && scale >= kLeastScale;
 }
+
+// To float so that a second rounding to fewer bits is the only one: inexact results become odd.
+__device__ __forceinline__ float round_to_odd(double x) {
+  const float cut = __double2float_rz(x);
+  if (static_cast<double>(cut) == x || !isfinite(cut)) return cut;
+  return __uint_as_float(__float_as_uint(cut) | 1u);
+}
+
+// By any scale at all, as the reference does it. NaN becomes NaN or -127.
+template <class Out>
+__device__ __forceinline__ uint2 divide_as_double(const double (&x)[8], float scale) {
+  float q[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const double quotient = scale == 0.0f ? 0.0 : x[i] / static_cast<double>(scale);
+    if constexpr (std::is_same_v<Out, std::int8_t>) {
+      q[i] = static_cast<float>(fmin(fmax(rint(quotient), -127.0), 127.0));
+    } else {
+      q[i] = round_to_odd(quotient);
+    }
+  }
+  return products<Out>(q, 1.0f);
+}
+
+// A scale that was given, of any magnitude and sign. Numbers of up to 11 bits over a scale of up to
+// 12 are ties or 2^-20 away from one, and a product with the reciprocal and one with what it lacks,
+// rounded once, is a tie where the quotient is one. Over a scale of more bits there are no ties, but
+// the product may be rounded to one.
+template <class Out>
+struct GivenScale {
+  float scale, inverse, rest;
+  bool plain, few_bits;
+
+  __device__ __forceinline__ explicit GivenScale(float given) : scale(given) {
+    const float size = fabsf(given), about = arch::reciprocal_fast(given);
+    plain = size >= kLeastScale && size <= 1 / kLeastScale;
+    few_bits = (__float_as_uint(given) & 0xfffu) == 0;
+    const float closer = fmaf(about, fmaf(-given, about, 1.0f), about);
+    // The rest has the reciprocal's sign, for the sign of what is zero and for what is infinite.
+    inverse = fmaf(closer, -0x1p-19f, closer);
+    rest = fmaf(-given, inverse, 1.0f) * closer;
+  }
+
+  // Numbers of up to 11 bits. False where the result may be wrong.
+  __device__ __forceinline__ bool divide(const float (&x)[8], uint2& result) const {
+    // Bits that a tie does not have.
+    constexpr unsigned kBeyond = std::is_same_v<Out, std::int8_t> ? 0xffffu : 0x7ffffu;
+    float q[8];
+    bool sure = true;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      q[i] = fmaf(x[i], inverse, x[i] * rest);
+      sure = (__float_as_uint(q[i]) & kBeyond) != 0 && sure;
+    }
+    clamp<Out>(q);
+    result = products<Out>(q, 1.0f);
+    return plain && (sure || few_bits);
+  }
+
+  // Numbers with an error of 2^-23 of themselves.
+  __device__ __forceinline__ bool divide_between(const float (&x)[8], uint2& result) const {
+    const auto rounded = [&](float factor) {
+      float q[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) q[i] = x[i] * factor;
+      clamp<Out>(q);
+      return products<Out>(q, 1.0f);
+    };
+    const float about = inverse + rest;
+    result = rounded(about * (1.0f + 0x1p-20f));
+    const uint2 other = rounded(about * (1.0f - 0x1p-20f));
+    return ((result.x ^ other.x) | (result.y ^ other.y)) == 0 && plain;
+  }
+};
 
 // Of numbers of up to 11 bits, whose run's largest is one of them. Their quotients by the largest,
 // times 448 or 127, are ties or at least 2^-19 away from one, so nothing but the tie asks for more

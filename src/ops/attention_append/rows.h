@@ -9,6 +9,7 @@
 namespace hyla::attention::appending {
 
 inline constexpr int kRowWarps = 4;
+inline constexpr int kFewThreads = 1024, kFewConvertThreads = 512;  // of a token, at most
 
 // Keys or values. A chunk is 16 bytes of the input.
 struct Half {
@@ -41,6 +42,11 @@ struct RowsArguments {
   std::int64_t cos_stride = 0, sin_stride = 0;
   int positions = 0;
   bool interleaved = false;
+
+  // Few tokens.
+  std::int64_t capacity = 0;        // tokens that a row has room for
+  device::Divider by_row, by_page;  // tokens of a row where all are alike, and of a page
+  int key_warps = 0;
 };
 
 using Chunk = device::Pack<char, 16>;

@@ -2,14 +2,17 @@
 // arguments.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 
 #include "device/alignment.h"
 #include "ops/attention_append/kernel_convert.cuh"
 #include "ops/attention_append/kernel_copy.cuh"
+#include "ops/attention_append/kernel_few.cuh"
 
 namespace hyla::attention::appending {
 
+inline constexpr int kFewTokens = 512;
 inline constexpr std::int64_t kMostChunks = INT32_MAX - 64 * 32 * kLines;
 
 // Rows of a tensor can be read or written `bytes` at a time.
@@ -57,10 +60,18 @@ inline const char* half_refuses(const AppendProblem& p, const TensorView& from,
     return "a scale is for a head, or for a power of two of at least 8 values";
   }
   // The lanes of a run are neighbours.
+  if (p.given_scales) return nullptr;
   if (turned % (run / 8) != 0 || (chunks / 2 - turned) % (run / 8) != 0) {
     return "values that share a scale are apart in a rotation";
   }
   return nullptr;
+}
+
+// Tokens that a row has room for; of a ragged cache, that all have.
+inline std::int64_t capacity_of(const CacheView& cache) {
+  return cache.kind == KvCache::Kind::kPaged
+             ? cache.page_table.columns * cache.page_size()
+             : cache.k.shape[cache.kind == KvCache::Kind::kRagged ? 0 : 1];
 }
 
 inline const char* rows_refuses(const AppendProblem& p) {
@@ -68,11 +79,7 @@ inline const char* rows_refuses(const AppendProblem& p) {
   if (p.value_dim > 0) {
     if (const char* reason = half_refuses(p, p.v, p.cache.v, p.cache.v_scales)) return reason;
   }
-  const CacheView& cache = p.cache;
-  const std::int64_t capacity = cache.kind == KvCache::Kind::kPaged
-                                    ? cache.page_table.columns * cache.page_size()
-                                    : cache.k.shape[cache.kind == KvCache::Kind::kRagged ? 0 : 1];
-  if (capacity > INT32_MAX) return "positions beyond 2^31";
+  if (capacity_of(p.cache) > INT32_MAX) return "positions beyond 2^31";
   if (p.cos.present()) {
     if (p.cos.shape[1] % 8 != 0) return "rotates multiples of 16 values";
     if (!aligned_table(p.cos) || !aligned_table(p.sin)) return "cos and sin are not aligned";
@@ -117,6 +124,23 @@ inline Half half_of(const AppendProblem& p, const TensorView& from, const Tensor
   return half;
 }
 
+// Warps of a token that convert a half.
+inline int few_warps(const Half& half, int heads) {
+  return half.per_token == 0 ? 0 : ((heads << half.lane_shift) + 31) / 32;
+}
+
+// Threads of a token in the kernels for few tokens, or 0 where they are not for the problem.
+inline int few_threads(const AppendProblem& p, const RowsArguments& a) {
+  if (a.tokens > kFewTokens || !p.sequences.cu_seqlens.present()) return 0;
+  if (p.cache.kind == KvCache::Kind::kRagged || p.sequences.rows > INT32_MAX) return 0;
+  if (as_is(p)) {
+    const int chunks = a.halves[0].per_token + a.halves[1].per_token;
+    return chunks <= kFewThreads ? (chunks + 31) / 32 * 32 : 0;
+  }
+  const int threads = 32 * (few_warps(a.halves[0], a.heads) + few_warps(a.halves[1], a.heads));
+  return threads <= kFewConvertThreads ? threads : 0;
+}
+
 inline bool one_scale_a_head(const TensorView& scales) {
   return scales.present() && scales.shape[scales.rank - 1] == 1;
 }
@@ -139,6 +163,12 @@ inline RowsArguments rows_arguments(const AppendProblem& p, std::int64_t warps) 
     a.positions = static_cast<int>(std::min<std::int64_t>(p.cos.shape[0], INT32_MAX));
     a.interleaved = p.interleaved;
   }
+  a.capacity = capacity_of(p.cache);
+  const std::int64_t rows = std::max<std::int64_t>(p.sequences.rows, 1);
+  a.by_row = device::Divider(static_cast<std::uint32_t>((a.tokens + rows - 1) / rows));
+  a.by_page =
+      device::Divider(static_cast<std::uint32_t>(std::max<std::int64_t>(a.places.tokens, 1)));
+  a.key_warps = few_warps(a.halves[0], a.heads);
   return a;
 }
 

@@ -38,6 +38,22 @@ struct Turns {
     arch::copy_16_if<0, kL1>(there, to + 2 * 512, s);
     arch::copy_16_if<0, kL1>(there, to + 3 * 512, s + next);
   }
+  Turns() = default;
+  // Of positions that the tables have; others are not used.
+  __device__ __forceinline__ void load(const RowsArguments& a, const LanePair& at, int position) {
+    const bool there = at.turned && position >= 0 && position < a.positions;
+    const int column = a.interleaved ? 4 * at.first : 8 * at.first;
+    const int next = a.interleaved ? 4 * at.distance : 4;
+    const float *c = a.cos + position * a.cos_stride + column,
+                *s = a.sin + position * a.sin_stride + column;
+    const auto four = [&](const float* from, float* to) {
+      device::Pack<float, 4> pack;
+      pack.load_if(there, from);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = __uint_as_float(pack.words[i]);
+    };
+    four(c, cos), four(c + next, cos + 4), four(s, sin), four(s + next, sin + 4);
+  }
   __device__ __forceinline__ explicit Turns(const uint4* from) {
     const auto four = [&](int place, float* to) {
       const uint4 x = from[32 * place];

@@ -1,0 +1,130 @@
+// Appends few tokens, as a step of decoding does: a CTA a token, a thread a chunk or two. What a
+// token needs is asked for in two turns: its numbers and what the row that it should be in says of
+// it, then its page and its columns of cos and sin.
+#pragma once
+
+#include "arch/grid_dependency.cuh"
+#include "ops/attention_append/converter.cuh"
+#include "ops/attention_append/find_token.cuh"
+
+namespace hyla::attention::appending {
+
+// Of the token of this CTA, by whole warps.
+struct FewTarget {
+  int row = -1, position = -1;  // position < 0: not written
+
+  __device__ __forceinline__ FewTarget(const RowsArguments& a, int token) {
+    const int last = static_cast<int>(a.sequences.rows) - 1, guess = a.by_row(token);
+    row = guess < last ? guess : last;
+    std::int64_t begin = offset(a, row), end = offset(a, row + 1), length = length_of(a, row);
+    if (begin > token || end <= token) {  // the rows are not all alike
+      row = search(a, token);
+      begin = offset(a, row), end = offset(a, row + 1), length = length_of(a, row);
+    }
+    if (begin < 0 || begin > token || end <= token) return;
+    const std::int64_t at = length - (end < a.tokens ? end : a.tokens) + token;
+    if (at >= 0 && at < a.capacity) position = static_cast<int>(at);
+  }
+
+  // Nowhere: outside the pool.
+  __device__ __forceinline__ Place place(const RowsArguments& a) const {
+    if (position < 0) return {-1, 0};
+    if (a.places.kind == KvCache::Kind::kDense) return {row, position};
+    const int column = a.by_page(position);
+    const std::int64_t page = a.places.page_table.at(row, column);
+    if (page < 0 || page >= a.places.outers) return {-1, 0};
+    return {page, position - column * static_cast<int>(a.places.tokens)};
+  }
+
+ private:
+  static __device__ __forceinline__ std::int64_t offset(const RowsArguments& a, int index) {
+    return a.sequences.cu_seqlens.at(index);
+  }
+  static __device__ __forceinline__ std::int64_t length_of(const RowsArguments& a, int index) {
+    return a.places.kv_lengths.present() ? a.places.kv_lengths.at(index) : a.capacity;
+  }
+  // The last row that begins at the token or before it: a lane asks for one of 32 places.
+  static __device__ __forceinline__ int search(const RowsArguments& a, int token) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    int low = 0, count = static_cast<int>(a.sequences.rows);
+    while (count > 1) {
+      const int step = (count + 31) / 32, probe = lane * step;
+      const bool before = probe < count && offset(a, low + probe) <= token;
+      const int found = __popc(__ballot_sync(0xffffffffu, before)) - 1;
+      const int skipped = found > 0 ? found * step : 0;
+      low += skipped;
+      count = count - skipped < step ? count - skipped : step;
+    }
+    return low;
+  }
+};
+
+// Rows as they are. Grid: tokens; a thread a chunk of the keys, then of the values.
+__global__ void __launch_bounds__(kFewThreads) copy_few(const __grid_constant__ RowsArguments a) {
+  const int token = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const bool is_key = thread < a.halves[0].per_token;
+  const Half& half = a.halves[is_key ? 0 : 1];
+  const int chunk = is_key ? thread : thread - a.halves[0].per_token;
+  const int head = half.by_head(chunk), piece = chunk - head * half.chunks;
+  const bool own = chunk < half.per_token;
+  const char* from = half.from + token * half.token_bytes + head * half.head_bytes + 16 * piece;
+  arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
+  Chunk data;
+  data.load_if(own, from);
+  const Place place = FewTarget(a, token).place(a);
+  if (!own || !place.somewhere()) return;
+  data.store(static_cast<char*>(half.to.data) +
+             (half.to.offset(place, 0) + head * half.to.head_stride) * half.size + 16 * piece);
+}
+
+// Grid: tokens; a warp as many heads of keys as it has lanes for, and the warps behind
+// a.key_warps of values.
+template <class In, class Out, Scales kScales>
+__global__ void __launch_bounds__(kFewConvertThreads)
+    convert_few(const __grid_constant__ RowsArguments a) {
+  const int token = static_cast<int>(blockIdx.x);
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const bool is_key = warp < a.key_warps;
+  const Half& half = a.halves[is_key ? 0 : 1];
+  const LanePair at(half, lane);
+  const int head = ((is_key ? warp : warp - a.key_warps) * 32 + lane) >> half.lane_shift;
+  const bool own = at.inside && head < a.heads;
+  const char* from = half.from + token * half.token_bytes + head * half.head_bytes + 16 * at.first;
+  arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
+  OwnChunks chunks{};
+  if (own) chunks.data[0].load(from), chunks.data[1].load(from + 16 * at.distance);
+  const bool scaled = kScales == Scales::kGiven && half.scales.present() && own;
+  const float* scales =
+      static_cast<const float*>(half.scales.data) + head * half.scales.head_stride;
+  const auto ask_scales = [&] {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int index = at.first + c * at.distance;
+      const int run = half.one_scale ? 0 : index >> half.run_shift;
+      chunks.scales[c] = scales[run * half.scales.inner_stride];
+    }
+  };
+  // One for all tokens waits for nothing.
+  const bool one = half.scales.outer_stride == 0 && half.scales.token_stride == 0;
+  if (scaled && one) ask_scales();
+  const FewTarget target(a, token);
+  if (is_key && half.turned > 0) chunks.tables.load(a, at, target.position);
+  const Place place = target.place(a);
+  Destination to{kNowhere, 0};
+  if (place.somewhere()) {
+    to.values = half.to.offset(place, 0);
+    if (half.scales.present()) to.scales = half.scales.offset(place, 0);
+    scales += to.scales;
+    if (scaled && !one) ask_scales();
+  }
+  const Converter<In, Out, kScales, OwnChunks> converter(a, half, at, to, head, chunks);
+  if (is_key && half.turned > 0) {
+    converter.convert_turned(target.position);
+  } else {
+    converter.convert();
+  }
+}
+
+}  // namespace hyla::attention::appending
