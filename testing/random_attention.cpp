@@ -43,6 +43,7 @@ class CacheMaker {
     ragged_ = spec_.page == 0 && builder.has("ragged cache", 0.5);
     heads_first_ = !ragged_ && builder.has("heads first", 0.4);
     given_ = empty && spec_.given_scales;
+    shared_ = !empty && builder.has("one scale serves many", 0.2);
     with_scales_ = given_ || (quantised(spec_.kv) && !(empty && builder.options().packed) &&
                               !builder.has("no scales", 0.2));
     value_dim_ = spec_.dv == 0 && builder.has("value dim", 0.3)
@@ -99,8 +100,11 @@ class CacheMaker {
     poison_unread({k.values, v.values});
     if (!one_serves_many_) poison_unread({k.scales, v.scales});
     if (with_zeros_) {
-      for (const TensorView& view : {k.values, k.scales, v.values, v.scales}) {
+      for (const TensorView& view : {k.values, v.values}) {
         if (view.present()) zero(view.slice(0, pages_.back(), 1));
+      }
+      for (const TensorView& view : {k.scales, v.scales}) {
+        if (view.present() && !one_serves_many_) zero(view.slice(0, pages_.back(), 1));
       }
     }
     return cache;
@@ -148,7 +152,7 @@ class CacheMaker {
     };
     const double size = with_scales_ ? deviation(spec_.kv) : 1;
     both("cache", spec_.kv, spec_.d, 0, size, k.values, v.values);
-    if (given_) {
+    if (given_ || (shared_ && with_scales_)) {
       k.scales = given_scales("cache.k_scales", spec_.d);
       v.scales = given_scales("cache.v_scales", spec_.d);
     } else if (with_scales_) {
@@ -162,7 +166,7 @@ class CacheMaker {
     const double size = with_scales_ ? deviation(spec_.kv) : 1;
     Half result;
     result.values = tensor(name, spec_.kv, dim, 0, size);
-    if (given_) {
+    if (given_ || (shared_ && with_scales_)) {
       result.scales = given_scales(name + "_scales", dim);
     } else if (with_scales_) {
       result.scales = tensor(name + "_scales", DType::kFloat32, groups(dim), 1 / size, 0.1 / size);
@@ -280,7 +284,8 @@ class CacheMaker {
   const std::vector<std::int64_t>& lengths_;
   const bool empty_;
   bool with_zeros_ = false, ragged_ = false, heads_first_ = false, with_scales_ = false,
-       with_values_ = true, inside_ = false, given_ = false, one_serves_many_ = false;
+       with_values_ = true, inside_ = false, given_ = false, shared_ = false,
+       one_serves_many_ = false;
   std::int64_t value_dim_ = 0;
   std::int64_t page_ = 0, columns_ = 0, used_ = 0, blocks_ = 0;
   std::vector<std::int64_t> pages_;

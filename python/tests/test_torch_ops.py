@@ -71,6 +71,28 @@ def test_compile_with_inductor(name):
     same_call(eager, traced)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_one_given_scale_is_only_read(backend):
+    """A graph without in-place arguments cannot write a tensor of stride 0 back."""
+
+    def append(pages, scale, k):
+        scales = scale.expand(2, 4, 1, 1)
+        cache = hyla.attention.PagedCache(pages[0], pages[1], k_scales=scales, v_scales=scales)
+        hyla.attention.append(
+            cache, k + 0, k + 0, cu_seqlens=torch.tensor([0, 3]), kv_lengths=torch.tensor([3]),
+            page_table=torch.tensor([[1]]), given_scales=True,
+        )  # fmt: skip
+
+    k = torch.arange(24.0).reshape(3, 1, 8)
+    results = []
+    for function in (append, torch.compile(append, fullgraph=True, backend=backend)):
+        pages = torch.zeros(2, 2, 4, 1, 8, dtype=torch.int8)
+        function(pages, torch.tensor(0.5), k)
+        results.append(pages)
+    assert (results[0][:, 1, :3] == (k / 0.5)).all()
+    same(*results)
+
+
 def test_compile_with_changing_batches():
     """Sizes stay symbolic: no new graph for the third batch size."""
     count = 0

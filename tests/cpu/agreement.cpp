@@ -137,18 +137,21 @@ INSTANTIATE_TEST_SUITE_P(
 // Copies, conversions, both rotations with rests of vectors, every kind of quantisation.
 INSTANTIATE_TEST_SUITE_P(
     Append, CpuAgreement,
-    ::testing::Values("attention_append:lens=7+0+1,kvlen=20,hk=3,d=64",
-                      "attention_append:lens=7+3,kvlen=20,hk=2,d=40,page=0,io=f16,kv=f16",
-                      "attention_append:lens=5,kvlen=9,hk=2,d=128,io=f16,kv=bf16",
-                      "attention_append:lens=5,kvlen=9,hk=2,d=24,rope=pairs,kv=f32",
-                      "attention_append:lens=5+2,kvlen=9,hk=2,d=72,page=3,io=f32,kv=bf16",
-                      "attention_append:lens=6+2,kvlen=40,hk=2,d=128,rope=halves",
-                      "attention_append:lens=6,kvlen=40,hk=1,d=256,rope=pairs,io=f16,kv=f16",
-                      "attention_append:lens=6,kvlen=40,hk=2,d=24,rope=halves,io=f32,kv=f16",
-                      "attention_append:b=3,t=2,kvlen=20,hk=2,d=64,page=7,kv=e4m3",
-                      "attention_append:b=3,t=2,kvlen=20,hk=2,d=72,rope=halves,kv=e4m3,io=f32",
-                      "attention_append:b=2,t=2,kvlen=20,hk=2,d=72,kv=int8,io=f16",
-                      "attention_append:b=2,t=3,kvlen=20,hk=2,d=256,rope=pairs,kv=int8"));
+    ::testing::Values(
+        "attention_append:lens=7+0+1,kvlen=20,hk=3,d=64",
+        "attention_append:lens=7+3,kvlen=20,hk=2,d=40,page=0,io=f16,kv=f16",
+        "attention_append:lens=5,kvlen=9,hk=2,d=128,io=f16,kv=bf16",
+        "attention_append:lens=5,kvlen=9,hk=2,d=24,rope=pairs,kv=f32",
+        "attention_append:lens=5+2,kvlen=9,hk=2,d=72,page=3,io=f32,kv=bf16",
+        "attention_append:lens=6+2,kvlen=40,hk=2,d=128,rope=halves",
+        "attention_append:lens=6,kvlen=40,hk=1,d=256,rope=pairs,io=f16,kv=f16",
+        "attention_append:lens=6,kvlen=40,hk=2,d=24,rope=halves,io=f32,kv=f16",
+        "attention_append:b=3,t=2,kvlen=20,hk=2,d=64,page=7,kv=e4m3",
+        "attention_append:b=3,t=2,kvlen=20,hk=2,d=72,rope=halves,kv=e4m3,io=f32",
+        "attention_append:b=2,t=2,kvlen=20,hk=2,d=72,kv=int8,io=f16",
+        "attention_append:b=2,t=3,kvlen=20,hk=2,d=64,kv=e4m3,scales=given",
+        "attention_append:lens=6+2,kvlen=40,hk=2,d=72,rope=halves,kv=int8,scales=given",
+        "attention_append:b=2,t=3,kvlen=20,hk=2,d=256,rope=pairs,kv=int8"));
 
 }  // namespace
 }  // namespace hyla::cpu_test

@@ -256,5 +256,36 @@ TEST_F(GpuCaches, ALengthBeyondTheTableHarmsNobodyElse) {
   }
 }
 
+// One scale for all tokens and heads, or one a head, through strides of zero.
+TEST_F(GpuCaches, OneScaleServesMany) {
+  for (const char* rows :
+       {"attention_decode:b=3,kvlen=1+333+97", "attention_decode:b=2,t=4,kvlen=65+140",
+        "attention_prefill:lens=90+0+170,kvlen=290+0+170"}) {
+    for (const char* types : {"kv=e4m3", "kv=int8,io=f16"}) {
+      for (const char* dims :
+           {"hq=8,hk=2,d=128,page=16", "hq=4,hk=2,d=256,page=64", "hq=4,hk=2,d=64,page=0"}) {
+        for (const bool a_head : {false, true}) {
+          const std::string problem = std::string(rows) + "," + types + "," + dims;
+          Call call = random_call(parse_problem(problem), CaseOptions{});
+          auto& p = std::get<attention::RunParams>(call.params);
+          for (TensorView* scales : {&p.cache.k_scales, &p.cache.v_scales}) {
+            ASSERT_TRUE(scales->present());
+            const int heads = p.cache.layout == attention::KvLayout::kHND ? 1 : 2;
+            for (int d = 0; d < scales->rank; ++d) {
+              if (!a_head || d != heads) scales->strides[d] = 0;
+            }
+            // The first of them may belong to no row.
+            for (std::int64_t h = 0; h < (a_head ? 2 : 1); ++h) {
+              store_element(*scales, h * scales->strides[heads],
+                            0.02 + 0.01 * static_cast<double>(h));
+            }
+          }
+          check_call(problem, call);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hyla::testing

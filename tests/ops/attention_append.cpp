@@ -318,13 +318,13 @@ TEST(AttentionAppend, GivenScales) {
              Wanted{0.0f, std::vector<float>(8, 0.0f), std::vector<std::int8_t>(8, 0)},
              Wanted{INFINITY, std::vector<float>(8, 0.0f), std::vector<std::int8_t>(8, 0)},
              Wanted{NAN, std::vector<float>(8, NAN), std::vector<std::int8_t>(8, -127)},
-             Wanted{1e-44f,
+             Wanted{1e-37f,
                     {448, -448, 448, 448, -448, 0, 448, 448},
                     {127, -127, 127, 127, -127, 0, 127, 127}},
          }) {
       SCOPED_TRACE(implementation + ", scale " + std::to_string(wanted.scale));
       float scale = wanted.scale;
-      std::vector<std::int8_t> small(8 * 2 * 4, 99);
+      std::vector<std::int8_t> small(2 * 4 * 2 * 8, 99);
       std::vector<hyla::float8_e4m3> floats(small.size());
       std::vector<std::int32_t> offsets = {0, 1}, lengths = {3}, pages = {1};
       std::vector<float> tokens = k;

@@ -6,12 +6,11 @@
 
 namespace hyla::attention::appending {
 
-inline constexpr int kHeadsAtOnce = 2;
-inline constexpr int kChunkPlaces = 2 * kHeadsAtOnce;  // of a half: [head][chunk]
-
-// What a lane has of a half of some heads: in shared memory, 32 lanes side by side.
+// What a lane has of a half of some heads: in shared memory, [head][chunk], 32 lanes side by side.
+template <int kAtOnce>
 struct SharedChunks {
-  static constexpr int kHeads = kHeadsAtOnce;
+  static constexpr int kHeads = kAtOnce;
+  static constexpr bool kHasScales = false;
   const uint4 *data, *tables;
 
   __device__ __forceinline__ Chunk chunk(int h, int c) const {
@@ -26,11 +25,19 @@ struct SharedChunks {
 // In registers, of one head.
 struct OwnChunks {
   static constexpr int kHeads = 1;
+  static constexpr bool kHasScales = true;
   Chunk data[2];
   Turns tables;
   float scales[2] = {1.0f, 1.0f};  // that were given
 
-  const __device__ __forceinline__ Chunk& chunk(int, int c) const { return data[c]; }
+  // Not an index: registers have none.
+  __device__ __forceinline__ Chunk chunk(int, int c) const {
+    Chunk chunk;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) chunk.words[w] = c == 0 ? data[0].words[w] : data[1].words[w];
+    return chunk;
+  }
+  __device__ __forceinline__ float scale(int c) const { return c == 0 ? scales[0] : scales[1]; }
   const __device__ __forceinline__ Turns& turns() const { return tables; }
 };
 
@@ -59,13 +66,15 @@ template <class In, class Out, Scales kScales, class Chunks>
 class Converter {
  public:
   __device__ __forceinline__ Converter(const RowsArguments& a, const Half& of, const LanePair& at,
-                                       Destination to, int head, const Chunks& chunks)
+                                       Destination to, int head, const Chunks& chunks,
+                                       const GivenScale<Out>& one)
       : a_(a),
         half_(of),
         at_(at),
         head_(head),
         goes_(at.inside && to.values != kNowhere),
-        chunks_(chunks) {
+        chunks_(chunks),
+        one_(one) {
     values_ = static_cast<Out*>(of.to.data) + to.values + head * of.to.head_stride + 8 * at.first;
     scales_ = static_cast<float*>(of.scales.data) + to.scales + head * of.scales.head_stride;
   }
@@ -131,13 +140,18 @@ class Converter {
   }
   // Of the cache; 1 where it has none.
   __device__ __forceinline__ float given_scale(int h, int chunk) const {
-    if constexpr (kHeads == 1) {
-      return chunks_.scales[chunk];
+    if constexpr (Chunks::kHasScales) {
+      return chunks_.scale(chunk);
     } else {
-      if (!half_.scales.present() || !goes(h)) return 1.0f;
+      if (half_.serves_all) return one_.scale;
+      if (!goes(h)) return 1.0f;
       const int run = half_.one_scale ? 0 : (at_.first + chunk * at_.distance) >> half_.run_shift;
       return scales_[h * half_.scales.head_stride + run * half_.scales.inner_stride];
     }
+  }
+  __device__ __forceinline__ GivenScale<Out> given(int h, int chunk) const {
+    if (!Chunks::kHasScales && half_.serves_all) return one_;
+    return GivenScale<Out>(given_scale(h, chunk));
   }
   __device__ __forceinline__ void store_scale(int h, int chunk, float scale) const {
     const int index = at_.first + chunk * at_.distance;
@@ -234,10 +248,10 @@ class Converter {
     unsigned unsure = 0;  // chunks, a bit each
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      GivenScale<Out> by(given_scale(h, 0));
+      GivenScale<Out> by = given(h, 0);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        if (c == 1 && !one_scale()) by = GivenScale<Out>(given_scale(h, 1));
+        if (c == 1 && !one_scale()) by = given(h, 1);
         float numbers[8];
         numbers_of<In>(chunk(h, c)).unpack(numbers);
         uint2 bytes;
@@ -250,10 +264,10 @@ class Converter {
       if ((unsure & 1) == 0) continue;
       float numbers[8];
       numbers_of<In>(chunk(i / 2, i % 2)).unpack(numbers);
-      double exact[8];
+      Exact exact[8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) exact[e] = numbers[e];
-      store(i / 2, i % 2, divide_as_double<Out>(exact, given_scale(i / 2, i % 2)));
+      for (int e = 0; e < 8; ++e) exact[e] = {numbers[e], 0.0f};
+      store(i / 2, i % 2, given(i / 2, i % 2).divide_exactly(exact));
     }
   }
 
@@ -293,7 +307,7 @@ class Converter {
     bool sure = true;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const GivenScale<Out> by(given_scale(h, c));
+      const GivenScale<Out> by = given(h, c);
       uint2 bytes;
       sure = (turns ? by.divide_between(y[c], bytes) : by.divide(y[c], bytes)) && sure;
       store(h, c, bytes);
@@ -333,17 +347,15 @@ class Converter {
     float x[2][8];
     numbers_of<In>(chunk(h, 0)).unpack(x[0]);
     numbers_of<In>(chunk(h, 1)).unpack(x[1]);
+    Exact y[2][8];
+    turn(x, y, turns, chunks_.turns(), a_.interleaved, [](float p, float q, float c, float s) {
+      const Exact sum = exact_products(p, c, -q, s);
+      return fabsf(sum.high) < __builtin_huge_valf() ? sum : Exact{p * c - q * s, 0.0f};
+    });
     if constexpr (kScales == Scales::kGiven) {
-      double y[2][8];
-      turn(x, y, turns, chunks_.turns(), a_.interleaved, [](float p, float q, float c, float s) {
-        return static_cast<double>(p) * c - static_cast<double>(q) * s;
-      });
-      store(h, 0, divide_as_double<Out>(y[0], given_scale(h, 0)));
-      store(h, 1, divide_as_double<Out>(y[1], given_scale(h, 1)));
+      store(h, 0, given(h, 0).divide_exactly(y[0]));
+      store(h, 1, given(h, 1).divide_exactly(y[1]));
     } else {
-      Exact y[2][8];
-      turn(x, y, turns, chunks_.turns(), a_.interleaved,
-           [](float p, float q, float c, float s) { return exact_products(p, c, -q, s); });
       divide_exactly_by_own(h, y);
     }
   }
@@ -381,6 +393,7 @@ class Converter {
   int head_;
   bool goes_;
   const Chunks& chunks_;
+  const GivenScale<Out>& one_;  // where one serves all
   Out* values_;
   float* scales_;
 };

@@ -1,7 +1,8 @@
 // Rotates and quantises rows of 16-bit numbers on their way into the cache. A lane has two chunks
-// of a head, the two that a rotation of halves mixes, of two heads at a time, keys and values: one
-// read of the tables serves both heads, and nothing but a maximum passes between lanes. What comes
-// next is copied to places in shared memory that are the lane's own, so nobody waits for anybody.
+// of a head, the two that a rotation of halves mixes, of two heads at a time (or of the only one),
+// keys and values: one read of the tables serves both heads, and nothing but a maximum passes
+// between lanes. What comes next is copied to places in shared memory that are the lane's own, so
+// nobody waits for anybody.
 #pragma once
 
 #include "arch/cp_async.cuh"
@@ -14,15 +15,18 @@ namespace hyla::attention::appending {
 // What a lane has of a token, 16 bytes a place, those of the other lanes beside it.
 inline constexpr int kTablePlaces = 4;  // behind both halves: cos, sin
 inline constexpr int kStages = 2;
-template <bool kTurned>
-inline constexpr int kPlaces = 2 * kChunkPlaces + (kTurned ? kTablePlaces : 0);
+template <int kHeads>
+inline constexpr int kChunkPlaces = 2 * kHeads;  // of a half
+template <bool kTurned, int kHeads>
+inline constexpr int kPlaces = 2 * kChunkPlaces<kHeads> + (kTurned ? kTablePlaces : 0);
 
 // Chunks that are not there become zeros.
+template <int kHeads>
 __device__ __forceinline__ void ask(const Half& half, const LanePair& at, int source, int head,
                                     int heads, bool there, std::uint32_t to) {
   const char* from = half.from + source * half.token_bytes + head * half.head_bytes + 16 * at.first;
 #pragma unroll
-  for (int h = 0; h < kHeadsAtOnce; ++h) {
+  for (int h = 0; h < kHeads; ++h) {
     const bool own = there && at.inside && head + h < heads;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -33,17 +37,19 @@ __device__ __forceinline__ void ask(const Half& half, const LanePair& at, int so
 }
 
 // Of a multiprocessor at once, and how many there are for each of them.
-template <bool kTurned>
-inline constexpr int kConvertCtas = kTurned ? 4 : 6;
+template <class Out, bool kTurned, Scales kScales>
+inline constexpr int kConvertCtas =
+    kTurned ? 4 : (kScales == Scales::kGiven && std::is_same_v<Out, std::int8_t> ? 5 : 6);
 template <bool kTurned>
 inline constexpr int kConvertRounds = kTurned ? 1 : 4;
 
-// kTurned: the first half may be rotated. Grid: warps' shares of both halves, which are paired, or
-// of the first.
-template <class In, class Out, bool kTurned, Scales kScales>
-__global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<kTurned>)
+// kTurned: the first half may be rotated. kHeads: that a lane has something of at once. Grid: warps'
+// shares of both halves, which are paired, or of the first.
+template <class In, class Out, bool kTurned, Scales kScales, int kHeads>
+__global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<Out, kTurned, kScales>)
     convert_rows(const __grid_constant__ RowsArguments a) {
-  __shared__ uint4 memory[kRowWarps][kStages][kPlaces<kTurned>][32];
+  __shared__ uint4 memory[kRowWarps][kStages][kPlaces<kTurned, kHeads>][32];
+  constexpr int kOther = kChunkPlaces<kHeads>, kTables = 2 * kOther;  // places
   const Half& half = a.halves[0];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int first = (static_cast<int>(blockIdx.x) * kRowWarps + warp) * half.tokens_of_warp;
@@ -54,9 +60,9 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<kTurned>)
   const bool by_offsets = a.sequences.cu_seqlens.present();
   const auto ask_chunks = [&](int source, int head, bool there, int stage) {
     const std::uint32_t to = arch::shared_address(&memory[warp][stage][0][lane]);
-    ask(half, at, source, head, a.heads, there, to);
+    ask<kHeads>(half, at, source, head, a.heads, there, to);
     if (a.paired) {
-      ask(a.halves[1], other_at, source, head, a.heads, there, to + 512 * kChunkPlaces);
+      ask<kHeads>(a.halves[1], other_at, source, head, a.heads, there, to + 512 * kOther);
     }
   };
   if (by_offsets) ask_chunks(first + own_group, 0, first + own_group < a.tokens, 0);
@@ -64,11 +70,11 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<kTurned>)
   // Lane l looks the warp's token l up.
   RowToken own;
   if (!by_offsets) {
-    own = scan_rows(a.sequences, a.tokens, first + lane);
+    own = scan_rows(a, first + lane);
   } else if (lane < half.tokens_of_warp && first + lane < a.tokens) {
-    own = row_of(a.sequences, a.tokens, first + lane, a.by_row(first + lane));
+    own = row_of(a, first + lane);
   }
-  const Target target = target_of(a.places, own);
+  const Target target = target_of(a, own);
   const auto destination = [&](const Half& of) {
     Destination to{kNowhere, 0};
     if (target.place.somewhere()) {
@@ -94,15 +100,20 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<kTurned>)
     if constexpr (kTurned) {
       const int position = __shfl_sync(0xffffffffu, target.position, token);
       const bool turns = at.turned && position >= 0 && position < a.positions;
-      Turns::ask(a, at, position, turns,
-                 arch::shared_address(&memory[warp][stage][2 * kChunkPlaces][lane]));
+      Turns::ask(a, at, position, turns, arch::shared_address(&memory[warp][stage][kTables][lane]));
     }
   };
   ask_for(0, 0, 0, !by_offsets);
   arch::commit_copies();
+  // One that serves all is inverted once.
+  const auto served = [](const Half& of) {
+    const bool one = kScales == Scales::kGiven && of.serves_all && of.scales.present();
+    return GivenScale<Out>(one ? *static_cast<const float*>(of.scales.data) : 1.0f);
+  };
+  const GivenScale<Out> one = served(half), other_one = served(a.halves[1]);
   int step = 0, head = 0;
   for (int stage = 0; step < half.tokens_of_warp; stage ^= 1) {
-    int next_head = head + kHeadsAtOnce, next = step;
+    int next_head = head + kHeads, next = step;
     if (next_head >= a.heads) next_head = 0, next += at_once;
     if (next < half.tokens_of_warp) ask_for(next, next_head, stage ^ 1, true);
     arch::commit_copies();
@@ -111,13 +122,15 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<kTurned>)
     const uint4* places = &memory[warp][stage][0][lane];
     if (a.paired) {
       const Destination to{passed(other_looked.values), passed(other_looked.scales)};
-      const SharedChunks chunks{places + 32 * kChunkPlaces, nullptr};
-      Converter<In, Out, kScales, SharedChunks>(a, a.halves[1], other_at, to, head, chunks)
+      const SharedChunks<kHeads> chunks{places + 32 * kOther, nullptr};
+      Converter<In, Out, kScales, SharedChunks<kHeads>>(a, a.halves[1], other_at, to, head, chunks,
+                                                        other_one)
           .convert();
     }
     const Destination to{passed(looked.values), passed(looked.scales)};
-    const SharedChunks chunks{places, places + 32 * 2 * kChunkPlaces};
-    const Converter<In, Out, kScales, SharedChunks> converter(a, half, at, to, head, chunks);
+    const SharedChunks<kHeads> chunks{places, places + 32 * kTables};
+    const Converter<In, Out, kScales, SharedChunks<kHeads>> converter(a, half, at, to, head, chunks,
+                                                                      one);
     if (kTurned && half.turned > 0) {
       converter.convert_turned(passed(target.position));
     } else {

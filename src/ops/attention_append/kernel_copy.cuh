@@ -65,17 +65,17 @@ __global__ void __launch_bounds__(32 * kRowWarps, 5)
 #pragma unroll
     for (int i = 0; i < kLines; ++i) ask(i, first_token + chunks[i].token, chunks[i].inside);
     if (first_token + lane < a.tokens) {
-      own = row_of(a.sequences, a.tokens, first_token + lane, a.by_row(first_token + lane));
+      own = row_of(a, first_token + lane);
     }
   } else {
-    own = scan_rows(a.sequences, a.tokens, first_token + lane);
+    own = scan_rows(a, first_token + lane);
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       const int source = __shfl_sync(0xffffffffu, own.row < 0 ? -1 : own.source, chunks[i].token);
       ask(i, source, source >= 0 && chunks[i].inside);
     }
   }
-  const Target target = target_of(a.places, own);
+  const Target target = target_of(a, own);
   copy(half, data[0], chunks, target);
   if (a.paired) copy(a.halves[1], data[1], chunks, target);
 }

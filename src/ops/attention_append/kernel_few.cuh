@@ -9,6 +9,19 @@
 
 namespace hyla::attention::appending {
 
+// Brings the page table's part of a row into the cache, as far as a CTA's threads reach and it is
+// worth it: which entry is needed is not known before the length is.
+__device__ __forceinline__ void fetch_pages(const IndexSpan& table, int row) {
+  constexpr int kLine = 128, kMost = 16 * kLine;
+  const int size = table.dtype == DType::kInt64 ? 8 : 4;
+  const std::int64_t bytes = table.columns * size;
+  const int thread = static_cast<int>(threadIdx.x), at = thread * kLine;
+  if (!table.present() || table.column_stride != 1 || bytes > kMost || at >= bytes + kLine) return;
+  const std::int64_t last = bytes - size;
+  const char* from = static_cast<const char*>(table.data) + row * table.stride * size;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (at < last ? at : last)));
+}
+
 // Of the token of this CTA, by whole warps.
 struct FewTarget {
   int row = -1, position = -1;  // position < 0: not written
@@ -16,40 +29,43 @@ struct FewTarget {
   __device__ __forceinline__ FewTarget(const RowsArguments& a, int token) {
     const int last = static_cast<int>(a.sequences.rows) - 1, guess = a.by_row(token);
     row = guess < last ? guess : last;
-    std::int64_t begin = offset(a, row), end = offset(a, row + 1), length = length_of(a, row);
-    if (begin > token || end <= token) {  // the rows are not all alike
+    fetch_pages(a.places.page_table, row);
+    RowNumbers at(a, row);
+    if (at.begin > token || at.end <= token) {  // the rows are not all alike
       row = search(a, token);
-      begin = offset(a, row), end = offset(a, row + 1), length = length_of(a, row);
+      at = RowNumbers(a, row);
     }
-    if (begin < 0 || begin > token || end <= token) return;
-    const std::int64_t at = length - (end < a.tokens ? end : a.tokens) + token;
-    if (at >= 0 && at < a.capacity) position = static_cast<int>(at);
+    if (at.begin < 0 || at.begin > token || at.end <= token) return;
+    const std::int64_t wanted = at.length - (at.end < a.tokens ? at.end : a.tokens) + token;
+    if (wanted >= 0 && wanted < a.capacity) position = static_cast<int>(wanted);
   }
 
-  // Nowhere: outside the pool.
-  __device__ __forceinline__ Place place(const RowsArguments& a) const {
+  // What is to be done meanwhile is asked for by `ask`. Nowhere: outside the pool.
+  template <class Ask>
+  __device__ __forceinline__ Place place(const RowsArguments& a, Ask ask) const {
+    const CachePlaces& places = a.places;
     if (position < 0) return {-1, 0};
-    if (a.places.kind == KvCache::Kind::kDense) return {row, position};
+    if (places.kind == KvCache::Kind::kDense) {
+      ask();
+      return {row, position};
+    }
     const int column = a.by_page(position);
-    const std::int64_t page = a.places.page_table.at(row, column);
-    if (page < 0 || page >= a.places.outers) return {-1, 0};
-    return {page, position - column * static_cast<int>(a.places.tokens)};
+    const AskedIndex entry(places.page_table, row * places.page_table.stride +
+                                                  column * places.page_table.column_stride);
+    ask();
+    const std::int64_t page = entry.value();
+    if (page < 0 || page >= places.outers) return {-1, 0};
+    return {page, position - column * static_cast<int>(places.tokens)};
   }
 
  private:
-  static __device__ __forceinline__ std::int64_t offset(const RowsArguments& a, int index) {
-    return a.sequences.cu_seqlens.at(index);
-  }
-  static __device__ __forceinline__ std::int64_t length_of(const RowsArguments& a, int index) {
-    return a.places.kv_lengths.present() ? a.places.kv_lengths.at(index) : a.capacity;
-  }
   // The last row that begins at the token or before it: a lane asks for one of 32 places.
   static __device__ __forceinline__ int search(const RowsArguments& a, int token) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     int low = 0, count = static_cast<int>(a.sequences.rows);
     while (count > 1) {
       const int step = (count + 31) / 32, probe = lane * step;
-      const bool before = probe < count && offset(a, low + probe) <= token;
+      const bool before = probe < count && a.sequences.cu_seqlens.at(low + probe) <= token;
       const int found = __popc(__ballot_sync(0xffffffffu, before)) - 1;
       const int skipped = found > 0 ? found * step : 0;
       low += skipped;
@@ -72,7 +88,7 @@ __global__ void __launch_bounds__(kFewThreads) copy_few(const __grid_constant__ 
   arch::let_next_grid_start();
   Chunk data;
   data.load_if(own, from);
-  const Place place = FewTarget(a, token).place(a);
+  const Place place = FewTarget(a, token).place(a, [] {});
   if (!own || !place.somewhere()) return;
   data.store(static_cast<char*>(half.to.data) +
              (half.to.offset(place, 0) + head * half.to.head_stride) * half.size + 16 * piece);
@@ -84,7 +100,9 @@ template <class In, class Out, Scales kScales>
 __global__ void __launch_bounds__(kFewConvertThreads)
     convert_few(const __grid_constant__ RowsArguments a) {
   const int token = static_cast<int>(blockIdx.x);
-  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  // The same in all lanes, which the compiler is told.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) >> 5, 0);
   const bool is_key = warp < a.key_warps;
   const Half& half = a.halves[is_key ? 0 : 1];
   const LanePair at(half, lane);
@@ -110,8 +128,9 @@ __global__ void __launch_bounds__(kFewConvertThreads)
   const bool one = half.scales.outer_stride == 0 && half.scales.token_stride == 0;
   if (scaled && one) ask_scales();
   const FewTarget target(a, token);
-  if (is_key && half.turned > 0) chunks.tables.load(a, at, target.position);
-  const Place place = target.place(a);
+  const Place place = target.place(a, [&] {
+    if (is_key && half.turned > 0) chunks.tables.load(a, at, target.position);
+  });
   Destination to{kNowhere, 0};
   if (place.somewhere()) {
     to.values = half.to.offset(place, 0);
@@ -119,7 +138,8 @@ __global__ void __launch_bounds__(kFewConvertThreads)
     scales += to.scales;
     if (scaled && !one) ask_scales();
   }
-  const Converter<In, Out, kScales, OwnChunks> converter(a, half, at, to, head, chunks);
+  const GivenScale<Out> none(1.0f);  // the chunks have their own
+  const Converter<In, Out, kScales, OwnChunks> converter(a, half, at, to, head, chunks, none);
   if (is_key && half.turned > 0) {
     converter.convert_turned(target.position);
   } else {

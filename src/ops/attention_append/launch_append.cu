@@ -57,14 +57,24 @@ void launch_copying(const AppendProblem& problem, const Context& context) {
          [](const appending::Half& of) { return (of.total + kShare - 1) / kShare; });
 }
 
-template <class In, class Out, bool kTurned, Scales kScales>
+template <class In, class Out, bool kTurned, Scales kScales, int kHeads = 2>
 void launch_conversion(const AppendProblem& problem, const Context& context) {
   const int tokens = static_cast<int>(problem.k.shape[0]);
-  constexpr int kCtas = appending::kConvertCtas<kTurned> * appending::kConvertRounds<kTurned>;
-  launch(appending::convert_rows<In, Out, kTurned, kScales>, kCtas, problem, context,
+  constexpr int kCtas =
+      appending::kConvertCtas<Out, kTurned, kScales> * appending::kConvertRounds<kTurned>;
+  launch(appending::convert_rows<In, Out, kTurned, kScales, kHeads>, kCtas, problem, context,
          [&](const appending::Half& of) {
            return (tokens + of.tokens_of_warp - 1) / of.tokens_of_warp;
          });
+}
+
+template <class In, class Out, Scales kScales>
+void launch_unturned(const AppendProblem& problem, const Context& context) {
+  if (problem.heads == 1) {
+    launch_conversion<In, Out, false, kScales, 1>(problem, context);
+  } else {
+    launch_conversion<In, Out, false, kScales>(problem, context);
+  }
 }
 
 template <class In, class Out>
@@ -75,7 +85,7 @@ void launch_quantising(const AppendProblem& problem, const Context& context) {
     if (problem.cos.present()) {
       launch_conversion<In, Out, true, Scales::kGiven>(problem, context);
     } else {
-      launch_conversion<In, Out, false, Scales::kGiven>(problem, context);
+      launch_unturned<In, Out, Scales::kGiven>(problem, context);
     }
     return;
   }
@@ -86,7 +96,7 @@ void launch_quantising(const AppendProblem& problem, const Context& context) {
   } else if (problem.cos.present()) {
     launch_conversion<In, Out, true, Scales::kHead>(problem, context);
   } else {
-    launch_conversion<In, Out, false, Scales::kHead>(problem, context);
+    launch_unturned<In, Out, Scales::kHead>(problem, context);
   }
 }
 

@@ -104,13 +104,13 @@ __device__ __forceinline__ uint2 divide_exactly(Exact (&x)[8], float scale) {
 }
 
 // The quotients lie between the products with two numbers around the reciprocal, whatever is lost
-// on the way (2^-21 of them); what both are rounded to is right. False where they differ: close to
-// a tie, a few in 10^5.
+// on the way (3/4 of 2^-21 of them); what both are rounded to is right. False where they differ:
+// close to a tie, a few in 10^5.
 template <class Out>
 __device__ __forceinline__ bool divide_between(const float (&x)[8], float scale, uint2& result) {
   const float inverse = arch::reciprocal_fast(scale);
-  result = products<Out>(x, inverse * (1.0f + 0x1p-20f));
-  const uint2 other = products<Out>(x, inverse * (1.0f - 0x1p-20f));
+  result = products<Out>(x, inverse * (1.0f + 0x1p-21f));
+  const uint2 other = products<Out>(x, inverse * (1.0f - 0x1p-21f));
   return ((result.x ^ other.x) | (result.y ^ other.y)) == 0 && scale >= kLeastScale;
 }
 
@@ -123,11 +123,12 @@ __device__ __forceinline__ float round_to_odd(double x) {
 
 // By any scale at all, as the reference does it. NaN becomes NaN or -127.
 template <class Out>
-__device__ __forceinline__ uint2 divide_as_double(const double (&x)[8], float scale) {
+__device__ __forceinline__ uint2 divide_as_double(const Exact (&x)[8], float scale) {
   float q[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const double quotient = scale == 0.0f ? 0.0 : x[i] / static_cast<double>(scale);
+    const double value = static_cast<double>(x[i].high) + static_cast<double>(x[i].low);
+    const double quotient = scale == 0.0f ? 0.0 : value / static_cast<double>(scale);
     if constexpr (std::is_same_v<Out, std::int8_t>) {
       q[i] = static_cast<float>(fmin(fmax(rint(quotient), -127.0), 127.0));
     } else {
@@ -139,8 +140,8 @@ __device__ __forceinline__ uint2 divide_as_double(const double (&x)[8], float sc
 
 // A scale that was given, of any magnitude and sign. Numbers of up to 11 bits over a scale of up to
 // 12 are ties or 2^-20 away from one, and a product with the reciprocal and one with what it lacks,
-// rounded once, is a tie where the quotient is one. Over a scale of more bits there are no ties, but
-// the product may be rounded to one.
+// rounded once, is a tie where the quotient is one. Over a scale of more bits there are no ties,
+// but the product may be rounded to one.
 template <class Out>
 struct GivenScale {
   float scale, inverse, rest;
@@ -172,6 +173,22 @@ struct GivenScale {
     return plain && (sure || few_bits);
   }
 
+  // Any numbers, as divide_exactly does it.
+  __device__ __forceinline__ uint2 divide_exactly(const Exact (&x)[8]) const {
+    if (!plain) return divide_as_double<Out>(x, scale);
+    const float about = inverse + rest, sign = copysignf(1.0f, scale);
+    float q[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float product = x[i].high * about;
+      const float few = __int_as_float((__float_as_int(product) + 8) & ~15);
+      const float left = (fmaf(-few, scale, x[i].high) + x[i].low) * sign;
+      q[i] = fabsf(product) < __builtin_huge_valf() ? leaning(few, left) : product;
+    }
+    clamp<Out>(q);
+    return products<Out>(q, 1.0f);
+  }
+
   // Numbers with an error of 2^-23 of themselves.
   __device__ __forceinline__ bool divide_between(const float (&x)[8], uint2& result) const {
     const auto rounded = [&](float factor) {
@@ -182,8 +199,8 @@ struct GivenScale {
       return products<Out>(q, 1.0f);
     };
     const float about = inverse + rest;
-    result = rounded(about * (1.0f + 0x1p-20f));
-    const uint2 other = rounded(about * (1.0f - 0x1p-20f));
+    result = rounded(about * (1.0f + 0x1p-21f));
+    const uint2 other = rounded(about * (1.0f - 0x1p-21f));
     return ((result.x ^ other.x) | (result.y ^ other.y)) == 0 && plain;
   }
 };

@@ -29,6 +29,7 @@ struct Half {
   int run_lanes = 0, run_shift = 0;  // that share a scale, and their logarithm
   bool one_scale = false;            // for both chunks of a lane: a head has one
   int tokens_of_warp = 0;
+  bool serves_all = false;  // one scale that was given, or none
 };
 
 struct RowsArguments {

@@ -115,6 +115,9 @@ inline Half half_of(const AppendProblem& p, const TensorView& from, const Tensor
   half.lane_shift = std::countr_zero(lanes);
   half.turned = static_cast<int>(turned);
   half.tokens_of_warp = tokens_of_warp(from.shape[0], 32 / lanes, warps);
+  half.serves_all = !scales.present() ||
+                    (half.scales.outer_stride == 0 && half.scales.token_stride == 0 &&
+                     (half.scales.head_stride == 0 || p.heads == 1) && half.scales.width == 1);
   if (scales.present()) {
     const std::int64_t runs = scales.shape[scales.rank - 1];
     half.one_scale = runs == 1;
