@@ -27,7 +27,42 @@ struct WidePolicy {
 
 struct WideArguments {
   GatedRmsProblem p;
-  bool wide_weight;  // contiguous and aligned
+  bool wide_weight;  // 16 bytes of them at a time are contiguous and aligned
+};
+
+// Weights that are asked for with x and z, as they came, so that nobody waits for them at the end.
+template <int Count>
+struct AskedWeights {
+  device::Pack<float, 4> words[Count / 4];
+
+  // `there`: `Count` of them, contiguous and aligned to 16 bytes.
+  __device__ __forceinline__ void ask(bool there, const core::VectorView& w, int d) {
+    const bool wide = w.dtype == DType::kFloat32;
+    const char* from = static_cast<const char*>(w.data) + d * (wide ? 4 : 2);
+    words[0].load_if(there, from);
+    if constexpr (Count == 8) words[1].load_if(there && wide, from + 16);
+  }
+  __device__ __forceinline__ void unpack(DType dtype, float (&weight)[Count]) const {
+    if (dtype == DType::kFloat32) {
+#pragma unroll
+      for (int i = 0; i < Count; ++i) weight[i] = __uint_as_float(words[i / 4].words[i % 4]);
+    } else if constexpr (Count == 8) {
+      if (dtype == DType::kBFloat16) {
+        as<__nv_bfloat16>().unpack(weight);
+      } else {
+        as<__half>().unpack(weight);
+      }
+    }
+  }
+
+ private:
+  template <class T>
+  __device__ __forceinline__ device::Pack<T, 8> as() const {
+    device::Pack<T, 8> pack;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) pack.words[w] = words[0].words[w];
+    return pack;
+  }
 };
 
 // x, z, out [tokens, heads, D]; weight [D]; grid (ceil(tokens * heads / kVectors))
@@ -56,6 +91,12 @@ __global__ void __launch_bounds__(kWideThreads)
     const int d = (c * P::kLanes + lane) * P::kVec;
     if (inside && d < D) z[c].load(z_vector + d);
   }
+  AskedWeights<P::kVec> weights[P::kChunks];
+#pragma unroll
+  for (int c = 0; c < P::kChunks; ++c) {
+    const int d = (c * P::kLanes + lane) * P::kVec;
+    weights[c].ask(a.wide_weight && inside && d < D, p.gate.weight, d);
+  }
   float sum = 0;
 #pragma unroll
   for (int c = 0; c < P::kChunks; ++c) {
@@ -74,7 +115,7 @@ __global__ void __launch_bounds__(kWideThreads)
     float values[P::kVec], gate[P::kVec], weight[P::kVec];
     const core::VectorView& w = p.gate.weight;
     if (a.wide_weight) {
-      device::load_wide(w.data, w.dtype, d, weight);
+      weights[c].unpack(w.dtype, weight);
     } else {
       device::load_numbers(w.data, w.dtype, d * w.stride, w.stride, weight);
     }

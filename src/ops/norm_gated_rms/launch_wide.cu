@@ -57,8 +57,10 @@ void launch_wide(const GatedRmsProblem& p, const Workspace&, const Context& cont
   const std::int64_t vectors = p.tokens * p.heads;
   if (vectors == 0 || p.D == 0) return;
   const Launch launch = select(p);
+  // Four weights of two bytes are not 16.
+  const bool whole = p.x.dtype != DType::kFloat32 || p.gate.weight.dtype == DType::kFloat32;
   const WideArguments arguments{
-      p, p.gate.weight.stride == 1 && device::aligned(p.gate.weight.data, 16)};
+      p, whole && p.gate.weight.stride == 1 && device::aligned(p.gate.weight.data, 16)};
   device::LaunchShape shape;
   shape.grid = dim3(static_cast<unsigned>((vectors + launch.vectors - 1) / launch.vectors));
   shape.block = dim3(kWideThreads);
