@@ -35,6 +35,7 @@ double streaming_us(double, double) { missing(); }
 double matrix_flops(double) { missing(); }
 double reading_us(double, double) { missing(); }
 double chain_us(const ChainShape&, double) { missing(); }
+double moving_tokens_us(const TokensShape&, double) { missing(); }
 double pages_us(const PagesShape&, double) { missing(); }
 double spreading_us(double, int, double) { missing(); }
 

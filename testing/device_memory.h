@@ -89,6 +89,18 @@ struct ChainShape {
 // math.
 double chain_us(const ChainShape& shape, double seconds);
 
+// Rows of several tokens: each head of a row updates its state in place once.
+inline constexpr int kMostMovedTokens = 8;
+struct TokensShape {
+  int rows = 0, tokens = 0, heads = 0, heads_a_key = 1;
+  int state_bytes = 0;  // of a head, a multiple of 16 KiB
+};
+
+// Time of the fastest of some kernels that read what gdn.mtp reads, q, k, v and gates of all tokens
+// and the state, and write the state and the outputs, without math. 128 elements of 16 bits a
+// token and head.
+double moving_tokens_us(const TokensShape& shape, double seconds);
+
 // A cache whose pages lie anywhere.
 struct PagesShape {
   std::int64_t rows = 0, keys = 0, page = 0;  // keys of a row, of a page

@@ -35,7 +35,7 @@ struct Options {
 struct Result {
   std::string problem, implementation;
   double us = 0, limit_us = 0, ratio = 0;
-  double chain_us = 0;     // decode on a GPU: the same waits without math
+  double chain_us = 0;     // decode and MTP on a GPU: the same waits without math
   testing::HostTime host;  // GPU: what the host spends on the call
   double best_us = 0;      // CPU: the best turn
   double huge_pages = 0;   // CPU: of the memory it was measured in, the part that lies in them
@@ -157,11 +157,20 @@ bool reads_pages(const ProblemSpec& spec) {
          spec.kvlen.size() == 1 && testing::value_dim(spec) == spec.d;
 }
 
+// One state a row, and few enough tokens for the kernels that move them.
+bool moves_tokens(const ProblemSpec& spec) {
+  return spec.operation == testing::Operation::kGdnMtp && spec.mode != testing::Mode::kAll &&
+         spec.lens.empty() && spec.t <= testing::cuda::kMostMovedTokens;
+}
+
 // At small batch decode is latency, and this is its limit; a paged cache is read page by page.
+// And several tokens' inputs and outputs lie in more places than a stream of as many bytes.
 bool has_chain(const ProblemSpec& spec) {
   if (reads_pages(spec)) return true;
-  return on_gpu(spec) && spec.operation == testing::Operation::kGdnDecode && spec.k == 128 &&
-         spec.v == 128 && size_of(spec.io) == 2 && !spec.pdl;
+  if (!on_gpu(spec) || spec.k != 128 || spec.v != 128 || size_of(spec.io) != 2 || spec.pdl) {
+    return false;
+  }
+  return spec.operation == testing::Operation::kGdnDecode || moves_tokens(spec);
 }
 
 double chain_us(const ProblemSpec& spec, double seconds) {
@@ -171,10 +180,21 @@ double chain_us(const ProblemSpec& spec, double seconds) {
     return testing::cuda::pages_us({spec.b, spec.kvlen.front(), spec.page, spec.hk, spec.d * size},
                                    seconds);
   }
+  const auto heads_a_key = static_cast<int>(spec.hv / spec.hq);
+  const auto state_bytes =
+      static_cast<int>(spec.k * spec.v * static_cast<int>(size_of(spec.state)));
+  if (moves_tokens(spec)) {
+    return testing::cuda::moving_tokens_us({.rows = static_cast<int>(spec.b),
+                                            .tokens = static_cast<int>(spec.t),
+                                            .heads = static_cast<int>(spec.hv),
+                                            .heads_a_key = heads_a_key,
+                                            .state_bytes = state_bytes},
+                                           seconds);
+  }
   testing::cuda::ChainShape shape;
   shape.heads = static_cast<int>(spec.b * spec.hv);
-  shape.heads_a_key = static_cast<int>(spec.hv / spec.hq);
-  shape.state_bytes = static_cast<int>(spec.k * spec.v * static_cast<int>(size_of(spec.state)));
+  shape.heads_a_key = heads_a_key;
+  shape.state_bytes = state_bytes;
   return testing::cuda::chain_us(shape, seconds);
 }
 
@@ -361,7 +381,8 @@ void add_bench(CLI::App& app) {
       "launch;\n"
       "'launch us' is the launch of an empty kernel alone; 'chain us', for decode, is a kernel\n"
       "that waits for the same loads, asked for at once, without computing: the limit where the\n"
-      "time is latency. Attention decode over pages: the faster of two kernels that read them and\n"
+      "time is latency; for MTP the same with the inputs and outputs of all tokens. Attention "
+      "decode over pages: the faster of two kernels that read them and\n"
       "do nothing else. On a CPU\n"
       "'pages' are those of memory: huge ones make what is read once up to 1.5 times faster");
   auto options = std::make_shared<Options>();

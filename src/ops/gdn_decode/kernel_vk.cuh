@@ -17,7 +17,7 @@ namespace hyla::gdn {
 
 template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, int Warps_,
           int Parts_ = 1, bool Again_ = false, bool Gated_ = false, bool Staged_ = false,
-          int Resident_ = 0>
+          int Resident_ = 0, int Around_ = 0>
 struct DecodeVkPolicy {
   using State = State_;
   using Io = Io_;
@@ -41,8 +41,8 @@ struct DecodeVkPolicy {
   static constexpr bool kStaged = Staged_;  // the state waits in shared memory, where served
   static constexpr bool kAgain = Again_ && sizeof(State) == 2 && !kStaged;  // forget(), likewise
   static constexpr int kCtas = Resident_ / (kWarps + 1);
-  using Pieces = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps>,
-                                    RegisterPieces<State, kLoads>>;
+  using Pieces = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps, Around_>,
+                                    RegisterPieces<State, kLoads, Around_>>;
   static constexpr int kStageBytes = kStaged ? 16 * kLoads * 32 * kWarps : 0;  // dynamic
   static_assert(kRowsPerLane <= kLanes && kRowsPerLane >= 1);
   static_assert(kWarps % kParts == 0);

@@ -28,16 +28,18 @@ struct DecodeLaunch {
 template <class State_>
 struct VkKernels {
   using State = State_;
-  static constexpr DecodeVariants kVariants = vk_variants(sizeof(State));
+  static constexpr DecodeVariants kVariants =
+      vk_variants(sizeof(State), std::is_same_v<State, __half>);
   static constexpr GatedVariants kGated = vk_gated_variants(sizeof(State));
   static constexpr DecodeVariant kFallback = kVariants[4];
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
-    using P = DecodeVkPolicy<State, Io, O, K, Variant.loads, Variant.lanes, Variant.warps,
-                             Variant.parts, Variant.again, Gated, Variant.staged, Variant.resident>;
+    constexpr DecodeVariant kOwn = for_rows(Variant, K);
+    using P = DecodeVkPolicy<State, Io, O, K, kOwn.loads, kOwn.lanes, kOwn.warps, kOwn.parts,
+                             kOwn.again, Gated, kOwn.staged, kOwn.resident, kOwn.around>;
     constexpr int kValues = P::kRowsOfCta;
     static_assert(!Gated || kGatedDim / kValues <= kMaxCluster);
-    if constexpr (Variant.served) {
+    if constexpr (kOwn.served) {
       return {decode_vk_served<P>, kValues, 32 * (P::kWarps + 1), P::kStageBytes};
     } else {
       return {decode_vk<P>, kValues, 32 * P::kWarps};
