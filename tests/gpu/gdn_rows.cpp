@@ -81,7 +81,7 @@ TEST_F(GpuRows, HostileTensors) {
 
 // Sizes on both sides of every boundary in policy.h.
 TEST_P(GpuDecodeOf, SmallAndLargeVariants) {
-  for (int b : {1, 9, 17, 33, 130, 260}) {
+  for (int b : {1, 3, 9, 17, 33, 130, 260}) {
     if (b > 130 && GetParam() != "state=bf16,layout=kv") continue;
     if (b > 33 && GetParam().starts_with("state=f16")) continue;  // bfloat16's kernels
     const std::string problem = "gdn_decode:b=" + std::to_string(b) + ",hq=4,hv=8," + GetParam();
@@ -99,6 +99,20 @@ TEST_F(GpuRows, StagedWithFewerAndMoreKeys) {
        {"b=80,k=256,state=bf16", "b=40,k=256,v=256,io=f16,state=f16", "b=300,k=64,state=bf16"}) {
     const std::string problem = std::string("gdn_decode:hq=1,hv=2,layout=kv,") + dims;
     EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
+  }
+}
+
+// VK states in pieces of a row, up to 2 and up to 8 MiB, with other numbers of keys than 128.
+TEST_F(GpuRows, PiecesOfShorterAndLongerRows) {
+  CaseOptions slots;
+  slots.shuffled = slots.padding = true;
+  for (const char* dims :
+       {"b=5,k=256", "b=20,k=256", "b=40,k=64,v=64", "b=100,k=64,v=64", "b=8,k=256,state=bf16",
+        "b=30,k=256,state=bf16", "b=60,k=64,v=64,state=bf16", "b=200,k=64,v=64,state=bf16",
+        "b=30,k=256,io=f16,state=f16"}) {
+    const std::string problem = std::string("gdn_decode:hq=1,hv=2,") + dims;
+    EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
+    check_all(problem, slots);
   }
 }
 
