@@ -34,7 +34,7 @@ struct VkKernels {
   static constexpr DecodeVariant kFallback = kVariants[4];
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
-    constexpr DecodeVariant kOwn = for_rows(Variant, K);
+    constexpr DecodeVariant kOwn = for_rows(Variant, K, sizeof(State));
     using P = DecodeVkPolicy<State, Io, O, K, kOwn.loads, kOwn.lanes, kOwn.warps, kOwn.parts,
                              kOwn.again, Gated, kOwn.staged, kOwn.resident, kOwn.around>;
     constexpr int kValues = P::kRowsOfCta;
