@@ -398,6 +398,41 @@ def test_classes_and_attributes():
 ALSO = {"slots": {"read_slots"}, "pages": {"cache.k", "cache.v"}}
 
 
+# What looks spoilt and is not: (argument, dimension, how much longer). Anything else must be refused.
+MORE_SLOTS = ("state", 0, 1)  # a pool may have slots that nobody names,
+LESS_SLOTS = ("state", 0, -1)  # or end right behind the last one that somebody names
+LEGITIMATE = {
+    "gdn_decode": {MORE_SLOTS, LESS_SLOTS},
+    # A buffer of states has at least B rows and T columns.
+    "gdn_mtp": {MORE_SLOTS, ("states_out", 0, 1), ("states_out", 1, 1)},
+    # Fewer offsets are fewer sequences, and tokens that belong to none.
+    "gdn_prefill": {MORE_SLOTS, LESS_SLOTS, ("cu_seqlens", 0, -1)},
+    "gdn_recurrence": {MORE_SLOTS, LESS_SLOTS, ("cu_seqlens", 0, -1)},
+    # Three taps instead of four; a pool with a column that the filter does not reach. A token more
+    # belongs to no sequence.
+    "conv_prefill": {MORE_SLOTS, ("weight", 1, -1), ("state", 2, 1), ("x", 0, 1)},
+    "conv_update": {MORE_SLOTS, ("weight", 1, -1), ("state", 2, 1)},
+    "norm_gated_rms": set(),
+    # Pages that no table names, larger and smaller ones with as many tokens as a row needs, one
+    # head of keys for all queries, a column of the table that no row needs.
+    "attention_run": {
+        ("pages", 0, 1), ("pages", 2, 1), ("pages", 2, -1), ("pages", 3, -1), ("page_table", 1, 1)},
+    "attention_append": {("pages", 0, 1), ("pages", 2, 1), ("pages", 2, -1), ("page_table", 1, 1)},
+}  # fmt: skip
+# Tensors whose last dimension must be dense; of the others any strides are taken.
+DENSE = {
+    "gdn_decode": {"q", "k", "v", "state"},
+    "gdn_mtp": {"q", "k", "v", "state", "states_out"},
+    "gdn_prefill": {"q", "k", "v", "state"},
+    "gdn_recurrence": set(),
+    "conv_prefill": set(),
+    "conv_update": set(),
+    "norm_gated_rms": {"x", "z"},
+    "attention_run": {"q", "pages"},
+    "attention_append": {"pages", "k", "v"},
+}
+
+
 def spoilt(tensor):
     """What an engine passes by mistake: (kind, tensor or something else)."""
     floats = tensor.is_floating_point()
@@ -411,25 +446,31 @@ def spoilt(tensor):
     if tensor.shape[-1] > 1:
         yield "stride", torch.stack([tensor, tensor], -1)[..., 0]
     for d in range(tensor.dim()):
-        yield "size", torch.cat([tensor, tensor.narrow(d, 0, 1)], d)
-        yield "size", tensor.narrow(d, 0, tensor.shape[d] - 1).contiguous()
+        yield ("size", d, 1), torch.cat([tensor, tensor.narrow(d, 0, 1)], d)
+        yield ("size", d, -1), tensor.narrow(d, 0, tensor.shape[d] - 1).contiguous()
 
 
 @pytest.mark.parametrize("name", sorted(torch_calls()))
 def test_whatever_is_wrong_has_a_name(name):
     """Sizes are compared with each other, so that any of them may be the one that does not fit."""
     call = torch_calls()[name]
+    sizes, strided = set(), set()
     for argument, tensor in call.tensors.items():
+        own = {argument} | ALSO.get(argument, set())
+        anyone = set(call.tensors).union(*ALSO.values(), own)
         for kind, wrong in spoilt(tensor):
             tried = call.copy()
             tried.tensors[argument] = wrong
+            is_size = isinstance(kind, tuple)
             try:
                 tried()
             except (hyla.InvalidArgument, TypeError) as error:
                 named, _, rest = str(error).partition(": expected ")
-                own = {argument} | ALSO.get(argument, set())
-                anyone = set(call.tensors).union(*ALSO.values(), own)
-                assert named in (anyone if kind == "size" else own), (argument, kind, str(error))
+                assert named in (anyone if is_size else own), (argument, kind, str(error))
                 assert ", got " in rest, str(error)
             else:
-                assert kind in ("size", "stride"), (argument, kind)
+                assert is_size or kind == "stride", (argument, kind)
+                sizes |= {(argument, *kind[1:])} if is_size else set()
+                strided |= set() if is_size else {argument}
+    assert sizes == LEGITIMATE[name]
+    assert strided == set(call.tensors) - DENSE[name]

@@ -370,21 +370,8 @@ int bench(const Options& options) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* command = app.add_subcommand(
-      "bench",
-      "Time calls and compare with what the machine can do: the limit is an in-place update of\n"
-      "the same bytes (attention decode: reading them; convolution over tokens on a CPU: a\n"
-      "copy), or the same arithmetic (as matrix\n"
-      "products where the operation is made of them), measured in the same run on the same\n"
-      "threads, on a CPU in turn with the call: 'ratio' is the median over the turns. On a GPU "
-      "'host us' is what the host spends on a call: validation, dispatch, "
-      "launch;\n"
-      "'launch us' is the launch of an empty kernel alone; 'chain us', for decode, is a kernel\n"
-      "that waits for the same loads, asked for at once, without computing: the limit where the\n"
-      "time is latency; for MTP the same with the inputs and outputs of all tokens. Attention "
-      "decode over pages: the faster of two kernels that read them and\n"
-      "do nothing else. On a CPU\n"
-      "'pages' are those of memory: huge ones make what is read once up to 1.5 times faster");
+  CLI::App* command =
+      app.add_subcommand("bench", "Time calls and compare with what the machine can do");
   auto options = std::make_shared<Options>();
   command->add_option("problems", options->problems, "operation:key=value,... (default: a suite)")
       ->type_name("PROBLEM");
@@ -425,6 +412,17 @@ void add_bench(CLI::App& app) {
       ->type_name("FILE");
   command->add_option("--plot", options->plot, "Draw the results to FILE.svg")->type_name("FILE");
   command->footer(
+      "The limit is measured in the same run, on the same threads: an in-place update of the same\n"
+      "bytes (attention decode: reading them; convolution over tokens on a CPU: a copy), or the\n"
+      "same arithmetic where that takes longer. On a CPU call and limit take turns, and 'ratio' "
+      "is\n"
+      "the median over the turns; 'pages' are those of memory: huge ones make what is read once "
+      "up\n"
+      "to 1.5 times faster. On a GPU 'host us' is what the host spends on a call, 'launch us' the\n"
+      "launch of an empty kernel, and 'chain us', for decode and MTP, a kernel that waits for the "
+      "same\n"
+      "loads, or reads the same pages, without computing: the limit where the time is latency.\n"
+      "\n"
       "Examples:\n"
       "  hyla bench gdn_decode:b=8 gdn_decode:b=8,state=bf16\n"
       "  hyla bench --suite cpu --json cpu.json --plot cpu.svg\n"
