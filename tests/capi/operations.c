@@ -179,6 +179,15 @@ static void conv(void) {
   update.activation = HYLA_ACTIVATION_DEFAULT;
   CHECK(hyla_conv_update(&update, NULL) == HYLA_OK);
   CHECK(near(out[0], -1 / (1 + exp(1.0)), 4 * ldexp(1, -24))); /* silu(1 + 2 * 1 - 4) */
+  /* Over x itself, and not over a part of it. */
+  state[0] = 10;
+  prefill.out = prefill.x;
+  CHECK(hyla_conv_prefill(&prefill, NULL) == HYLA_OK);
+  CHECK(x[0] == 12 && x[1] == 5 && x[2] == 8 && state[0] == 3);
+  offsets[1] = 2;
+  x_shape[0] = 2;
+  prefill.out = floats(x + 1, 2, x_shape);
+  CHECK_REFUSED(hyla_conv_prefill(&prefill, NULL), HYLA_INVALID_ARGUMENT, "out");
 }
 
 static void norm(void) {

@@ -16,22 +16,31 @@ struct Kernels {
 
 bool is_wide(const Problem& p) { return has_wide_channels(p, kRowVec); }
 
-// Long rows have many runs under way, short ones many channels.
+// Few long rows have many runs of tokens under way in a CTA; where there are more of them than the
+// machine holds, smaller CTAs hide each other's waits; short rows have many channels.
 struct Plan {
   std::int64_t runs, channel_threads, channel_blocks;
 };
 
 Plan plan_of(const Problem& p) {
-  constexpr std::int64_t kFewest = 16, kMost = 128;  // threads along the channels
+  constexpr std::int64_t kFewest = 16;       // threads along the channels: a line of memory
+  constexpr std::int64_t kFewThreads = 128;  // of a CTA among many
+  constexpr std::int64_t kSms = 132;
   const std::int64_t rows = std::max<std::int64_t>(1, p.sequences.rows);
   const std::int64_t tokens = p.sequences.ragged() ? p.sequences.tokens / rows : p.sequences.tokens;
   const std::int64_t run = p.x.dtype == DType::kFloat32 ? kRowRun<float> : kRowRun<__half>;
-  Plan plan{1, kMost, 0};
-  while (plan.runs * run < tokens && plan.runs * kFewest < kRowThreads) plan.runs *= 2;
-  plan.channel_threads = std::min(kMost, kRowThreads / plan.runs);
-  const std::int64_t channels = plan.channel_threads * (is_wide(p) ? kRowVec : 1);
-  plan.channel_blocks = std::max<std::int64_t>(1, (p.C + channels - 1) / channels);
-  return plan;
+  const std::int64_t vec = is_wide(p) ? kRowVec : 1;
+  const auto blocks = [&](std::int64_t threads) {
+    return std::max<std::int64_t>(1, (p.C + threads * vec - 1) / (threads * vec));
+  };
+  std::int64_t runs = 1;
+  while (runs * run < tokens && runs * kFewest < kRowThreads) runs *= 2;
+  const std::int64_t most_ctas = rows * blocks(kFewest);
+  while (kFewest * runs > kFewThreads && most_ctas * kFewest * runs / 2 >= kSms * kRowThreads) {
+    runs /= 2;
+  }
+  const std::int64_t threads = std::max(kFewest, kFewThreads / runs);
+  return {runs, threads, blocks(threads)};
 }
 
 void run(ConvArguments& arguments, const Context& context) {
