@@ -127,11 +127,10 @@ struct TokenTensors {
     if (gate.kind == gdn::Gate::Kind::kRaw) {
       // exp(A_log) * softplus(N(0, 1)), which is 0.8 in the mean, gives the decay wanted.
       const double log_rate = std::log(-kMeanLogDecay / 0.8);
-      const auto dtype = [&](const char* name) {
-        return builder.has(name, 0.5) ? DType::kBFloat16 : DType::kFloat32;
-      };
-      gate.A_log = builder.loose_normal("A_log", dtype("A_log"), {heads}, log_rate, 0.3);
-      Buffer& bias = builder.add_loose("dt_bias", dtype("dt_bias"), {heads});
+      const DType rates = builder.any_float("A_log", DType::kFloat32);
+      gate.A_log = builder.loose_normal("A_log", rates, {heads}, log_rate, 0.3);
+      const DType biases = builder.any_float("dt_bias", DType::kFloat32);
+      Buffer& bias = builder.add_loose("dt_bias", biases, {heads});
       const Random bias_draw = builder.random("dt_bias");
       bias.fill_by([&](std::int64_t head) {
         return forgets(head) ? 0.1 * bias_draw.normal(head) : kNeverForget;

@@ -46,8 +46,8 @@ struct Gate {
   };
   Kind kind = Kind::kNone;
   TensorView value;    // [tokens..., HV]; float32, bfloat16, float16
-  TensorView A_log;    // [HV]; float32 or bfloat16 (kRaw)
-  TensorView dt_bias;  // [HV]; float32 or bfloat16 (kRaw)
+  TensorView A_log;    // [HV]; float32, bfloat16, float16 (kRaw)
+  TensorView dt_bias;  // [HV]; float32, bfloat16, float16 (kRaw)
 
   static Gate linear(TensorView alpha) { return {Kind::kLinear, alpha, {}, {}}; }
   static Gate log(TensorView log_alpha) { return {Kind::kLog, log_alpha, {}, {}}; }

@@ -67,7 +67,7 @@ DECODE = {
     "A_log: missing": ({"A_log": None}, INVALID, "^A_log: expected a tensor, got none"),
     "A_log: alone": ({"a": None, "dt_bias": None}, INVALID, "^A_log: expected none without a"),
     "dt_bias: alone": ({"a": None, "A_log": None}, INVALID, "^dt_bias: expected none without a"),
-    "dt_bias: dtype": ({"dt_bias": np.zeros(HV, np.float16)}, INVALID, "^dt_bias: expected dtype"),
+    "dt_bias: dtype": ({"dt_bias": np.zeros(HV, np.int32)}, INVALID, "^dt_bias: expected dtype"),
     "b: two": ({"beta": f32(B, HV)}, INVALID, "^b: expected at most one of beta and b, got both"),
     "b: shape": ({"b": f32(B)}, INVALID, "^b: expected shape"),
     "read_slots: outside": ({"read_slots": np.array([0, 9])}, INVALID, "^read_slots: expected slots"),

@@ -43,7 +43,6 @@ class DTypes {
 inline constexpr DTypes kFloatTypes = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 inline constexpr DTypes kIndexTypes = {DType::kInt32, DType::kInt64, DType::kUInt32};
 inline constexpr DTypes kMaskTypes = {DType::kBool, DType::kUInt8};
-inline constexpr DTypes kParameterTypes = {DType::kFloat32, DType::kBFloat16};
 
 enum class Inner {
   kContiguous,  // the last dimension has stride 1

@@ -51,8 +51,8 @@ void check_gate(GateView& result, const Gate& gate, const core::Pattern& pattern
   set_tokens(result.value, gate.value, ragged, false);
   if (gate.kind == Gate::Kind::kRaw) {
     const core::Pattern heads = pattern.last();
-    check_vector(result.A_log, "A_log", gate.A_log, core::kParameterTypes, heads, shapes, context);
-    check_vector(result.dt_bias, "dt_bias", gate.dt_bias, core::kParameterTypes, heads, shapes,
+    check_vector(result.A_log, "A_log", gate.A_log, core::kFloatTypes, heads, shapes, context);
+    check_vector(result.dt_bias, "dt_bias", gate.dt_bias, core::kFloatTypes, heads, shapes,
                  context);
   }
 }

@@ -69,11 +69,6 @@ def operand(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return inner_contiguous(tensor if tensor.dtype == dtype else tensor.to(dtype))
 
 
-def parameter(tensor: Tensor) -> Tensor:
-    """A_log or dt_bias in a dtype that hyla has for them."""
-    return tensor.float() if tensor.dtype == torch.float16 else tensor
-
-
 def uniform_offsets(rows: int, tokens: int, device: torch.device) -> Tensor:
     """The cu_seqlens of `rows` sequences of `tokens` each."""
     if tokens == 0:

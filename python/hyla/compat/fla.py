@@ -29,7 +29,6 @@ from ..errors import InvalidArgument
 from ._shared import (
     inner_contiguous,
     operand,
-    parameter,
     refuse,
     refuse_gradients,
     renamed,
@@ -103,7 +102,7 @@ def _gates(
         if g is None:
             raise InvalidArgument("g", "a tensor beside use_gate_in_kernel", "None")
         bias = torch.zeros_like(A_log, dtype=torch.float32) if dt_bias is None else dt_bias
-        gates = {"a": g, "A_log": parameter(A_log), "dt_bias": parameter(bias)}
+        gates = {"a": g, "A_log": A_log, "dt_bias": bias}
     else:
         gates["log_alpha"] = g
     if doubled and beta is not None:

@@ -22,7 +22,6 @@ from ..errors import InvalidArgument
 from ._shared import (
     inner_contiguous,
     operand,
-    parameter,
     refuse,
     renamed,
     shape_of,
@@ -149,7 +148,7 @@ def gated_delta_rule_decode(
         None,
         lambda out: gdn.decode(
             inner_contiguous(q), operand(k, q.dtype), operand(v, q.dtype), pool,
-            a=a, A_log=parameter(A_log), dt_bias=parameter(dt_bias), b=b,
+            a=a, A_log=A_log, dt_bias=dt_bias, b=b,
             layout="kv", scale=scale, l2norm=use_qk_l2norm, out=out,
         ),
     )  # fmt: skip
@@ -239,13 +238,13 @@ def gated_delta_rule_decode_pretranspose(
         if T == 1:
             return gdn.decode(
                 *tokens,
-                a=a, A_log=parameter(A_log), dt_bias=parameter(dt_bias), b=b,
+                a=a, A_log=A_log, dt_bias=dt_bias, b=b,
                 read_slots=initial_state_indices, write_slots=output_state_indices,
                 scale=scale, l2norm=use_qk_l2norm, out=out,
             )  # fmt: skip
         return gdn.mtp(
             *tokens,
-            a=a, A_log=parameter(A_log), dt_bias=parameter(dt_bias), b=b,
+            a=a, A_log=A_log, dt_bias=dt_bias, b=b,
             read_slots=initial_state_indices,
             write_slots=None if disable_state_update else output_state_indices,
             states_out=intermediate_states_buffer, update_state=not disable_state_update,
@@ -339,7 +338,7 @@ def gated_delta_rule_mtp(
         initial_state_indices,
         lambda out: gdn.mtp(
             inner_contiguous(q), operand(k, q.dtype), operand(v, q.dtype), initial_state,
-            a=a, A_log=parameter(A_log), dt_bias=parameter(dt_bias), b=b,
+            a=a, A_log=A_log, dt_bias=dt_bias, b=b,
             read_slots=initial_state_indices,
             write_slots=None if disable_state_update else output_state_indices,
             states_out=intermediate_states_buffer, step_slots=ssm_state_indices,

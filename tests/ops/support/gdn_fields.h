@@ -23,10 +23,10 @@ Fields<P> common_fields() {
   return {
       {"out", "out", Role::kOutput, [](P& p) -> TensorView& { return p.out; }, "out"},
       {"gate.value", "gate", Role::kGate, [](P& p) -> TensorView& { return p.gate.value; }, "gate"},
-      {"gate.A_log", "A_log", Role::kParameter, [](P& p) -> TensorView& { return p.gate.A_log; },
+      {"gate.A_log", "A_log", Role::kGate, [](P& p) -> TensorView& { return p.gate.A_log; },
        "A_log"},
-      {"gate.dt_bias", "dt_bias", Role::kParameter,
-       [](P& p) -> TensorView& { return p.gate.dt_bias; }, "dt_bias"},
+      {"gate.dt_bias", "dt_bias", Role::kGate, [](P& p) -> TensorView& { return p.gate.dt_bias; },
+       "dt_bias"},
       {"beta.value", "beta", Role::kGate, [](P& p) -> TensorView& { return p.beta.value; }, "beta"},
       {"read_slots",
        "read_slots",

@@ -52,10 +52,9 @@ struct Wrong {
 };
 
 enum class Role {
-  kInput,      // float, contiguous inner dimension
-  kGate,       // float, any strides
-  kParameter,  // float32 or bfloat16, any strides
-  kOutput,     // as kInput, written
+  kInput,   // float, contiguous inner dimension
+  kGate,    // float, any strides
+  kOutput,  // as kInput, written
   kIndex,
   kMask,
 };
@@ -125,7 +124,6 @@ void add_wrong_memory(std::vector<Wrong<Params>>& table, const TensorField<Param
   dtype(static_cast<DType>(200));
   dtype(f.role == Role::kIndex || f.role == Role::kMask ? DType::kFloat32 : DType::kInt32);
   dtype(f.role == Role::kMask ? DType::kInt64 : DType::kInt8);
-  if (f.role == Role::kParameter) dtype(DType::kFloat16);
 }
 
 // All generic ways for the tensors that the valid call has.
