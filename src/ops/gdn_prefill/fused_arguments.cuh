@@ -18,6 +18,15 @@ struct FusedMaps {
   CUtensorMap final;  // 32 keys by 64 value rows of a state; only with final_tiles
 };
 
+// Records that are handed over one by one while others are made (handover.cuh).
+struct Handover {
+  std::uint32_t* ready =
+      nullptr;              // [chunk slots, heads], not zero: the record is there. Null: none
+  int rounds = 0;           // that all CTAs prepare before some leave
+  int lasting = 0;          // CTAs that prepare to the end
+  device::Divider by_rows;  // number of a chunk of all sequences to that of its own
+};
+
 struct FusedArguments {
   FusedMaps maps;
   PrefillProblem p;
@@ -40,6 +49,7 @@ struct FusedArguments {
   int parts = 1, cuts = 1;  // of a sequence; pieces of a part
   bool transfers = false;
   SegmentRows* rows = nullptr;  // outputs of segments are made by a kernel that takes these
+  Handover handover;
 };
 
 inline void set_constants(FusedArguments& a) {

@@ -11,6 +11,7 @@
 #include "ops/gdn_prefill/chunk_info.cuh"
 #include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/chunk_matrices.cuh"
+#include "ops/gdn_prefill/handover.cuh"
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/lower_part.cuh"
@@ -77,6 +78,7 @@ struct alignas(1024) PrepareGroup {
   MaskFactors masks;
   std::uint32_t gates[2][2][64];
   PrepareCursor cursor;
+  HandoverCursor handed;
   ChunkInfo info[4];  // of this chunk, the next two and the one before
   std::int64_t item[4];
   int span[4];       // only without P
@@ -88,8 +90,8 @@ struct alignas(1024) PrepareGroup {
 };
 
 // Halves: of up to 128 columns each. Without Scores: no P, and only the chunks of `spans`.
-// Normalised: with the L2 norm, if the problem says so.
-template <class Io, int Halves, bool Scores, bool Normalised>
+// Normalised: with the L2 norm, if the problem says so. Hands: records are handed over one by one.
+template <class Io, int Halves, bool Scores, bool Normalised, bool Hands = false>
 class Prepare {
  public:
   __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const RecordRows& rows,
@@ -109,7 +111,11 @@ class Prepare {
       arch::fence_mbarrier_init();
       s.cursor.started = false;
       s.out_of_reach = -1;
-      s.cursor.item = first;
+      if constexpr (Hands) {
+        s.handed.begin(a.handover, barrier - 1, kPrepareGroups);
+      } else {
+        s.cursor.item = first;
+      }
       find(0, stride);
       if (s.info[0].rows > 0) {
         ask_keys(0, 0);
@@ -127,16 +133,29 @@ class Prepare {
       make_betas(a.p, s.info[0], s.gates[0], thread & 31);
     }
     __syncwarp();
+    int n = 0;
 #pragma unroll 1
-    for (int n = 0; s.info[n & 3].rows > 0; ++n) chunk(n, stride);
-    if (thread == 0) arch::wait_for_stores<0>();
+    for (; s.info[n & 3].rows > 0; ++n) chunk(n, stride);
+    if (thread == 0) {
+      arch::wait_for_stores<0>();
+      if constexpr (Hands) hand_over(n - 1);
+    }
   }
 
  private:
   __device__ __forceinline__ void sync() const { arch::sync_threads(barrier, 128); }
   __device__ __forceinline__ bool normalises() const { return Normalised && a.p.l2norm; }
 
+  // Chunk n is in memory.
+  __device__ __forceinline__ void hand_over(int n) {
+    arch::raise_flag(a.handover.ready + s.item[n & 3]);
+  }
+
   __device__ __forceinline__ void find(int place, std::int64_t stride) {
+    if constexpr (Hands) {
+      s.handed.find(a, handover_rows(), barrier - 1, kPrepareGroups, s.info[place], s.item[place]);
+      return;
+    }
     if constexpr (!Scores) {
       s.span[place] = find_in_spans(a, *spans, s.cursor.item, s.info[place], s.item[place]);
     } else if (s.cursor.find(all, stride, s.info[place])) {
@@ -215,6 +234,13 @@ class Prepare {
       arch::wait(s.keys_full, n & 1);
       clear_tail(place);
       multiply_rows(product, s.keys, 0);
+    }
+    if constexpr (Hands) {
+      if (thread == 0 && n > 0) {
+        arch::wait_for_stores<0>();
+        hand_over(n - 1);
+      }
+      __syncwarp();
     }
     sync();  // gates are there, the chunk before has left
     const auto& gates = s.gates[n & 1];
@@ -353,6 +379,29 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   } else {
     run(nullptr);
   }
+}
+
+// The same beside the kernel that walks over the chunks (handover.cuh).
+template <class Io, bool Normalised>
+__global__ void __launch_bounds__(kPrepareThreads, 1)
+    prepare_beside(const __grid_constant__ FusedArguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  HandoverRows& rows = handover_rows();
+  const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
+  PrepareGroup<Io>& s = reinterpret_cast<PrepareGroup<Io>*>(memory)[group];
+  if (threadIdx.x == 0) {
+    arch::prefetch_map(a.maps.k);
+    arch::prefetch_map(a.maps.q);
+    rows.most = 0;
+  }
+  __syncthreads();
+  arch::wait_for_previous_grid();
+  const RecordRows all{a, nullptr};
+  lower_flags(all, rows);
+  __syncthreads();
+  arch::let_next_grid_start();
+  Prepare<Io, 1, true, Normalised, true>(s, all, static_cast<Record<Io>*>(a.records), group)
+      .run(0, 0);
 }
 
 // The same for states between segments alone (spans.cuh).

@@ -1,3 +1,4 @@
+#include "ops/gdn_prefill/handover.cuh"
 #include "ops/gdn_prefill/kernel_slots.cuh"
 #include "ops/gdn_prefill/launch_again.h"
 #include "ops/gdn_prefill/launch_fused.cuh"
@@ -31,6 +32,12 @@ Context number_chunks(FusedArguments& a, int* slots, const Context& context) {
   return after;
 }
 
+// Flags of records that are handed over.
+std::size_t flag_bytes(std::int64_t rows, std::int64_t heads, std::int64_t tokens) {
+  const std::int64_t flags = chunk_slots(rows, tokens) * heads;
+  return static_cast<std::size_t>((flags * std::int64_t{sizeof(std::uint32_t)} + 255) / 256 * 256);
+}
+
 std::size_t slot_bytes(const PrefillProblem& p) {
   return p.sequences.cu_seqlens.present() ? 0 : row_slot_bytes(p.sequences.rows);
 }
@@ -41,7 +48,19 @@ Walks walks_of(const PrefillProblem& p, const Context& context) {
   return p.checkpoint_offsets.present() ? Walks{1, 1, split_us(shape, 1, 1)} : split_walks(shape);
 }
 
-void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace,
+// The flags lie behind everything else of a split plan.
+void hand_over(FusedArguments& a, int rounds, int lasting, const Workspace& workspace) {
+  const PrefillProblem& p = a.p;
+  const std::size_t before =
+      record_bytes(p.sequences.rows, p.heads, p.sequences.tokens) + slot_bytes(p);
+  a.handover.ready = reinterpret_cast<std::uint32_t*>(static_cast<char*>(workspace.data) + before);
+  a.handover.rounds = rounds;
+  a.handover.lasting = lasting;
+  a.handover.by_rows = device::Divider(static_cast<std::uint32_t>(p.sequences.rows));
+}
+
+// `rounds`: see SplitForm.
+void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspace& workspace,
                const Context& calls) {
   const PrefillProblem& p = a.p;
   a.parts = walks.parts;
@@ -64,6 +83,11 @@ void run_split(FusedArguments& a, const Walks& walks, const Workspace& workspace
   if (!a.transfers && prepares_beside(plan, static_cast<double>(next))) {
     shape.prepare_ctas =
         static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors - next));
+  }
+  if (rounds >= 0 && next < multiprocessors && p.sequences.rows <= kHandoverRows &&
+      (p.sequences.tokens / kChunk + 1) * a.tasks < kMostHandedOver) {
+    hand_over(a, rounds, multiprocessors - static_cast<int>(next), workspace);
+    shape.prepare_ctas = static_cast<unsigned>(rounds > 0 ? multiprocessors : a.handover.lasting);
   }
   shape.blocks = static_cast<unsigned>(value_blocks(p));
   shape.blocks_a_cta = static_cast<unsigned>(walks.blocks_a_cta);
@@ -114,14 +138,27 @@ double prefill_split_us(const PrefillProblem& p, const Context& context) {
 }
 
 std::size_t prefill_split_bytes(const PrefillProblem& p) {
-  return record_bytes(p.sequences.rows, p.heads, p.sequences.tokens) + slot_bytes(p);
+  return record_bytes(p.sequences.rows, p.heads, p.sequences.tokens) + slot_bytes(p) +
+         flag_bytes(p.sequences.rows, p.heads, p.sequences.tokens);
 }
 
 void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
                           const Context& context) {
   if (p.sequences.rows == 0) return;
+  const Walks walks = walks_of(p, context);
+  SplitForm form{walks.parts, walks.blocks_a_cta};
+  if (!p.checkpoint_offsets.present()) {
+    const Beside beside = prepared_beside(plan_shape(p, context), walks.parts, walks.blocks_a_cta);
+    if (beside.pays) form.rounds = beside.rounds;
+  }
+  launch_prefill_split_as(p, workspace, context, form);
+}
+
+void launch_prefill_split_as(const PrefillProblem& p, const Workspace& workspace,
+                             const Context& context, const SplitForm& form) {
+  if (p.sequences.rows == 0) return;
   FusedArguments a = arguments(p);
-  run_split(a, walks_of(p, context), workspace, context);
+  run_split(a, Walks{form.parts, form.blocks_a_cta}, form.rounds, workspace, context);
 }
 
 const char* prefill_segments_refuses(const PrefillProblem& p, const Context& context) {
@@ -141,7 +178,7 @@ void launch_prefill_segments(const PrefillProblem& p, const Workspace& workspace
                              const Context& context) {
   if (p.sequences.rows == 0) return;
   FusedArguments a = segment_arguments(p, workspace);
-  run_split(a, segment_walks(plan_shape(p, context)), workspace, context);
+  run_split(a, segment_walks(plan_shape(p, context)), -1, workspace, context);
 }
 
 const char* prefill_relay_refuses(const PrefillProblem& p, const Context& context) {
@@ -170,7 +207,7 @@ void launch_prefill_relay_as(const PrefillProblem& p, const Workspace& workspace
   FusedArguments a = segment_arguments(p, workspace);
   a.rows = reinterpret_cast<SegmentRows*>(static_cast<char*>(workspace.data) +
                                           prefill_segments_bytes(p));
-  run_split(a, Walks{parts, 1, 0, cuts}, workspace, context);
+  run_split(a, Walks{parts, 1, 0, cuts}, -1, workspace, context);
   const FusedArguments outputs = segments_as_rows(a);
   const int ctas = std::min(outputs.tasks, device::multiprocessors(context));
   Context after = context;
@@ -195,13 +232,15 @@ std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
   const std::int64_t heads = std::max(bounds.query_heads, bounds.value_heads);
   if (!is_square(bounds.key_dim, bounds.value_dim)) {
     return record_bytes(bounds.max_sequences, heads, bounds.max_tokens) +
-           row_slot_bytes(bounds.max_sequences);
+           row_slot_bytes(bounds.max_sequences) +
+           flag_bytes(bounds.max_sequences, heads, bounds.max_tokens);
   }
   const std::int64_t rows =
       std::min(bounds.max_sequences, device::multiprocessors(context) / heads);
-  return rows < 1 ? 0
-                  : record_bytes(rows, heads, bounds.max_tokens) + row_slot_bytes(rows) +
-                        kSegmentBytes + sizeof(SegmentRows);
+  return rows < 1
+             ? 0
+             : record_bytes(rows, heads, bounds.max_tokens) + row_slot_bytes(rows) +
+                   flag_bytes(rows, heads, bounds.max_tokens) + kSegmentBytes + sizeof(SegmentRows);
 }
 
 }  // namespace hyla::gdn

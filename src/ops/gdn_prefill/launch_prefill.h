@@ -16,6 +16,14 @@ double prefill_split_us(const PrefillProblem& problem, const Context& context);
 std::size_t prefill_split_bytes(const PrefillProblem& problem);
 void launch_prefill_split(const PrefillProblem& problem, const Workspace&, const Context& context);
 
+// In a form that the plan may not take for it. K up to 128; `rounds`: see handover.cuh, -1: chunks
+// are not handed over one by one. Two parts have one block a CTA.
+struct SplitForm {
+  int parts = 1, blocks_a_cta = 1, rounds = -1;
+};
+void launch_prefill_split_as(const PrefillProblem& problem, const Workspace&, const Context&,
+                             const SplitForm& form);
+
 const char* prefill_segments_refuses(const PrefillProblem& problem, const Context& context);
 double prefill_segments_us(const PrefillProblem& problem, const Context& context);
 std::size_t prefill_segments_bytes(const PrefillProblem& problem);

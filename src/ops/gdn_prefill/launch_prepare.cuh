@@ -27,6 +27,11 @@ Context launch_prepare(const FusedArguments& a, const SplitShape& split, const C
       }
       return after;
     }
+    if (a.handover.ready != nullptr) {
+      device::launch(a.p.l2norm ? prepare_beside<Io, true> : prepare_beside<Io, false>, shape, a,
+                     context);
+      return after;
+    }
   }
   // Of the rare K above 128 one instance has to do.
   if constexpr (Halves == 1) {

@@ -364,20 +364,54 @@ inline double serial_us(const PlanShape& s, double ctas, double chunks, int bloc
                   again * std::max(memory, cached) * std::pow(busy, 2.26));
 }
 
-// One walk, or two parts of which the second catches up without outputs, in 3/4 of the time.
+// What is walked over in one part, or in two of which the second catches up without outputs, in 3/4
+// of the time.
+inline double split_walk_us(const PlanShape& s, int parts, int blocks_a_cta) {
+  const double ctas = static_cast<double>(s.tasks()) * s.blocks * parts / blocks_a_cta;
+  const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / s.row_count());
+  return serial_us(s, ctas, parts == 2 ? 0.775 * walk : walk, blocks_a_cta,
+                   parts == 2 ? 1.31 : 1.0);
+}
+
+// Chunks prepared beside the walk over them (handover.cuh): by all multiprocessors as long as those
+// that the walk leaves free would not be done in time, then by these alone.
+struct Beside {
+  bool pays = false;
+  int rounds = 0;  // of all multiprocessors, a chunk a warpgroup
+  double us = 0;   // until all is walked over
+};
+inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
+  const double ctas = static_cast<double>(s.tasks()) * s.blocks * parts / blocks_a_cta;
+  const double left = s.multiprocessors - ctas;
+  if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 8) return {};
+  const double alone = split_walk_us(s, parts, blocks_a_cta);
+  const double walk = alone * (blocks_a_cta == 2 ? 1.1 : 1.15);
+  const double all = prepare_us(s, s.multiprocessors);
+  const double rest = 1.05 * all * s.multiprocessors / left;
+  // More than a little ahead was slower than one after the other (16/48 heads, 1x32768).
+  const double share = std::max(0.0, 1.0 - walk / rest);
+  if (share > 0.15) return {};
+  const double chunks = s.all_chunks() * static_cast<double>(s.heads);
+  Beside beside;
+  beside.rounds = static_cast<int>(std::ceil(share * chunks / (4.0 * s.multiprocessors)));
+  beside.us = 2.0 + share * all + walk;
+  beside.pays = beside.us < all + alone;
+  return beside;
+}
+
 inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
-  const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / rows);
-  double us = 10.3 + 0.0273 * rows + (s.narrow_states ? 1.0 : 0.0) +
-              (s.wide() ? 6.21 + 0.138 * tasks
-                        : 0.00017 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-              (s.wide() ? 5.35 : 2.0) * (s.waves(ctas) - 1);
-  const bool beside = prepares_beside(s, ctas);
-  us += prepare_us(s, beside ? s.multiprocessors - ctas : s.multiprocessors) +
-        serial_us(s, ctas, parts == 2 ? 0.775 * walk : walk, blocks_a_cta, parts == 2 ? 1.31 : 1.0);
-  return us - (beside ? kBesideUs : 0.0);
+  const double us = 10.3 + 0.0273 * rows + (s.narrow_states ? 1.0 : 0.0) +
+                    (s.wide() ? 6.21 + 0.138 * tasks
+                              : 0.00017 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+                    (s.wide() ? 5.35 : 2.0) * (s.waves(ctas) - 1);
+  const Beside beside = prepared_beside(s, parts, blocks_a_cta);
+  if (beside.pays) return us + beside.us;
+  const bool first = prepares_beside(s, ctas);
+  return us + prepare_us(s, first ? s.multiprocessors - ctas : s.multiprocessors) +
+         split_walk_us(s, parts, blocks_a_cta) - (first ? kBesideUs : 0.0);
 }
 
 inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {

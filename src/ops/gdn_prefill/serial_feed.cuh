@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/gdn_prefill/chunk_loads.cuh"
+#include "ops/gdn_prefill/handover.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/record.cuh"
 #include "ops/gdn_prefill/serial_chain.cuh"
@@ -56,6 +57,7 @@ struct StageRing {
   Factors factors[kSerialStages];
   arch::Mbarrier full[kSerialStages], empty[kSerialStages];
   SerialTask task;  // only where registers are scarce
+  int there;        // records of the task, see handover.cuh
 };
 
 template <class Io, int Blocks>
@@ -165,8 +167,8 @@ __device__ __forceinline__ bool find_serial_task(const RecordRows& all, int pair
 }
 
 // Chunks [from, to) of the task as the CTA's n-th and following ones. `waited`: records are there.
-// Before, what is not made by the grid before is asked for.
-template <class Io, Walk W, class Ring>
+// Before, what is not made by the grid before is asked for. Hands: records may be handed over.
+template <class Io, Walk W, bool Hands = false, class Ring>
 __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const SerialTask& task,
                                      int from, int to, int n, bool& waited) {
   constexpr bool kOut = W == Walk::kOutputs, kValues = W != Walk::kTransfer;
@@ -197,9 +199,10 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
   if (early > from) {
 #pragma unroll 1
     for (int c = from; c < early; ++c) ask_tiles(c, serial_stage(n + c - from));
-    arch::wait_for_previous_grid();
+    if (!Hands || a.handover.ready == nullptr) arch::wait_for_previous_grid();
     waited = true;
   }
+  [[maybe_unused]] int seen = 0;  // records that are there
 #pragma unroll 1
   for (int c = from; c < to; ++c, ++n) {
     const SerialStage at = serial_stage(n);
@@ -211,6 +214,9 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
     const Record<Io>& record =
         records[static_cast<std::int64_t>(task.slot + c) * a.p.heads + task.head];
     arch::Mbarrier& full = ring.full[at.stage];
+    if constexpr (Hands) {
+      if (a.handover.ready != nullptr) wait_for_record(c, seen, ring.there);
+    }
     arch::load_bulk(stage.inverse_tile(), record.inverse, kOut ? 2 * kTileBytes : kTileBytes, full);
     arch::load_bulk(&ring.factors[at.stage], &record.factors, sizeof(Factors), full);
   }

@@ -1,0 +1,124 @@
+// Chunks prepared beside the kernel that walks over them. That one's CTAs start on multiprocessors
+// that `prepare` leaves free, at once or after some rounds, and each waits for the record it needs
+// next by a flag in the workspace:
+//
+//     all CTAs of prepare    | flags lowered | rounds of chunks | leave
+//     those that last        | flags lowered | rounds of chunks | the rest of the chunks          |
+//     serial                                                    | chunk 0 | 1 | 2 | ...
+//
+// A CTA of the next grid starts when all CTAs of this one have lowered their flags and said so: none
+// of them waits for a CTA that is not there, and no flag is left from a call before. The order of
+// chunks is that of the walks: first chunks of all sequences, then the second ones.
+#pragma once
+
+#include "arch/flags.cuh"
+#include "ops/gdn_prefill/long_rows.cuh"
+
+namespace hyla::gdn {
+
+inline constexpr int kHandoverRows = 128;
+// Chunks of heads, if all sequences were as long as the longest.
+inline constexpr int kMostHandedOver = 1 << 30;
+
+// Of a call's rows, in shared memory.
+struct HandoverRows {
+  int most;  // chunks of a row
+  int begin[kHandoverRows], length[kHandoverRows], slot[kHandoverRows];
+};
+
+// At a place that is known: a pointer would take a register where there are none to spare.
+__device__ __forceinline__ HandoverRows& handover_rows() {
+  __shared__ HandoverRows rows;
+  return rows;
+}
+
+// By all threads of all CTAs, behind the grid before, with a barrier in front of it and after it.
+__device__ __forceinline__ void lower_flags(const RecordRows& all, HandoverRows& s) {
+  const FusedArguments& a = all.a;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (int row = thread; row < all.count(); row += threads) {
+    int begin, length;
+    find_tokens(a.p, row, begin, length);
+    const int slot = all.first_slot(row, begin), chunks = (length + kChunk - 1) / kChunk;
+    // As find_serial_task has it.
+    const bool there = a.p.slots.read_slot(row) != core::kNullSlot && slot + chunks <= all.slots();
+    s.begin[row] = begin, s.length[row] = there ? length : 0, s.slot[row] = slot;
+    if (there) atomicMax(&s.most, chunks);
+  }
+  const std::int64_t flags = all.slots() * a.p.heads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + thread; i < flags;
+       i += static_cast<std::int64_t>(gridDim.x) * threads) {
+    a.handover.ready[i] = 0;
+  }
+  __threadfence();
+}
+
+// The chunks of heads of a warpgroup: in rounds of all CTAs, then of those that last.
+struct HandoverCursor {
+  int item;  // the next one
+
+  __device__ __forceinline__ void begin(const Handover& h, int group, int groups) {
+    item = group * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+    if (h.rounds == 0) enter_rest(h, group, groups);
+  }
+
+  // The next one that is there, and the number of its record. None: info.rows is 0.
+  __device__ __forceinline__ void find(const FusedArguments& a, const HandoverRows& rows, int group,
+                                       int groups, ChunkInfo& info, std::int64_t& record) {
+    const int heads = static_cast<int>(a.p.heads), count = static_cast<int>(a.p.sequences.rows);
+    info.rows = 0;
+    for (;;) {
+      const int at = a.by_heads(item), chunk = a.handover.by_rows(at);
+      if (chunk >= rows.most) return;
+      const int head = item - at * heads, row = at - chunk * count;
+      advance(a.handover, group, groups);
+      const int token = chunk * kChunk, length = rows.length[row];
+      if (token >= length) continue;
+      set_head(a, head, info);
+      set_tokens(a.p, rows.begin[row] + token, min(kChunk, length - token), info);
+      record = static_cast<std::int64_t>(rows.slot[row] + chunk) * heads + head;
+      return;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void advance(const Handover& h, int group, int groups) {
+    const int stride = static_cast<int>(gridDim.x) * groups, shared = h.rounds * stride;
+    const bool before = item < shared;
+    item += before ? stride : h.lasting * groups;
+    if (before && item >= shared) enter_rest(h, group, groups);
+  }
+  __device__ __forceinline__ void enter_rest(const Handover& h, int group, int groups) {
+    const int shared = h.rounds * static_cast<int>(gridDim.x) * groups;
+    const int cta = static_cast<int>(blockIdx.x);
+    item = cta < h.lasting ? shared + group * h.lasting + cta : kMostHandedOver;
+  }
+};
+
+// By a warp of its own, for the thread that loads: looks at the flags of a walk's records, `heads`
+// apart, and counts in shared memory how many of them from the first on are there. A look is a trip
+// to memory and a fence, longer than a chunk takes, so it must not be on the way of that thread.
+__device__ __forceinline__ void watch_records(const std::uint32_t* flag, int heads, int count,
+                                              volatile int& there) {
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  for (int seen = 0; seen < count;) {
+    const int own = seen + lane;
+    const bool raised =
+        own < count && arch::flag_raised(flag + static_cast<std::int64_t>(own) * heads);
+    const unsigned missing = ~__ballot_sync(0xffffffffu, raised);
+    const int more = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;
+    if (more == 0) continue;
+    seen += more;
+    arch::fence_behind_flags();
+    if (lane == 0) there = seen;
+  }
+}
+
+// By the thread that loads: record number n of the walk is there. `seen`: what it knows of.
+__device__ __forceinline__ void wait_for_record(int n, int& seen, const volatile int& there) {
+  if (n < seen) return;
+  while ((seen = there) <= n) continue;
+  arch::fence_behind_count();
+}
+
+}  // namespace hyla::gdn
