@@ -136,10 +136,8 @@ struct PrefillParams {
   // tokens of the longest sequence, where the host knows; 0: the sequences are taken to be alike.
   // It helps to choose an implementation on a GPU; a wrong one costs time and changes no result
   std::int64_t max_length = 0;
-  // [N] on the CPU, whichever the device: the lengths of all sequences, where the host knows them.
-  // As max_length, and better; that is not looked at beside it. What the device holds decides: a
-  // wrong one costs time and changes no result. It is read during the call, numbers below 0 are
-  // refused, and a length above the tokens of the call counts as all of them
+  // [N] on the CPU: lengths of all sequences, where the host knows them; below 0 is refused. It goes
+  // before max_length: what the device holds decides, a wrong one costs time and changes no result
   TensorView host_lengths{};
   // pool of initial and final states [slots, Hs, V, K] or [slots, Hs, K, V]; absent: every row
   // starts from zero, and is padding only where read_slots says so. Only read with state_out

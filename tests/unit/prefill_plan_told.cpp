@@ -94,18 +94,15 @@ TEST(PrefillPlanTold, LengthsThatCannotBeAreANumber) {
   }
 }
 
-// Two of nine tasks on eight multiprocessors, and so on: found by hand.
 TEST(PrefillPlanTold, TasksAreDealtOutFromAlternatingEnds) {
   const Numbers lengths = {64, 192, 128, 64, 256};  // ranked: 4, 3, 2, 1, 1 chunks
   const PlanLengths told = lengths_of(lengths, sum(lengths));
   PlanShape s = shape(lengths, 1, &told);
-  s.multiprocessors = 2;  // 4, 1, 1; 3, 2
-  EXPECT_EQ(s.dealt_out(1, 0), 6);
-  EXPECT_EQ(s.dealt_out(0, 1), 3);
-  s.multiprocessors = 3;  // 4; 3, 1; 2, 1
-  EXPECT_EQ(s.dealt_out(1, 0), 4);
-  s.multiprocessors = 132;
-  EXPECT_EQ(s.dealt_out(1, 10), 14);
+  EXPECT_EQ(s.dealt_out(1, 0, 2), 6);  // 4, 1, 1; 3, 2
+  EXPECT_EQ(s.dealt_out(0, 1, 2), 3);
+  EXPECT_EQ(s.dealt_out(1, 0, 3), 4);  // 4; 3, 1; 2, 1
+  EXPECT_EQ(s.dealt_out(1, 10, 132), 14);
+  EXPECT_EQ(s.dealt_out(1, 0, 2, 2), 2);  // 2; 1, 1: the first two are others' work
 }
 
 TEST(PrefillPlanTold, CtasStartWhereOneEnds) {
@@ -113,15 +110,31 @@ TEST(PrefillPlanTold, CtasStartWhereOneEnds) {
   const PlanLengths told = lengths_of(lengths, sum(lengths));
   PlanShape s = shape(lengths, 1, &told);
   s.multiprocessors = 2;  // 1, 2, 4; 3, 1
-  EXPECT_EQ(s.started_in_order(5, 1.0), 7);
-  EXPECT_EQ(s.busiest(5, 4, 2.2), 7);
-  EXPECT_EQ(s.busiest(2, 4, 2.2), 4);
+  const auto one = [](double) { return 1.0; };
+  EXPECT_EQ(s.walked_in_order_us(5, one), 7);
+  // Two at work up to the fourth chunk, one after it.
+  EXPECT_EQ(s.walked_in_order_us(5, [](double busy) { return busy; }), 2 * 4 + 3);
+  s.multiprocessors = 8;  // all at once: 5, 3, 2 and one at work
+  EXPECT_EQ(s.walked_in_order_us(5, [](double busy) { return busy; }), 5 + 3 + 2 + 1);
   // The longest first: it does not come on top of others.
   const Numbers falling = {256, 192, 128, 64, 64};
   const PlanLengths best = lengths_of(falling, sum(falling), 2);
   PlanShape f = shape(falling, 1, &best, 2);
   f.multiprocessors = 2;  // 4, 1, 1; 3, 2
-  EXPECT_EQ(f.started_in_order(5, 1.0), 6);
+  EXPECT_EQ(f.walked_in_order_us(5, one), 6);
+}
+
+// Steps of CTAs beside each other, each taking a microsecond for every one at work.
+TEST(PrefillPlanTold, CtasBesideEachOtherShareAMultiprocessor) {
+  const Numbers lengths = {16, 48, 32};
+  const PlanLengths told = lengths_of(lengths, sum(lengths));
+  PlanShape s = shape(lengths, 1, &told);
+  s.blocks = 1;
+  const auto cta = [](double at_once, double steps) { return at_once * steps; };
+  s.multiprocessors = 2;  // 1 and 2 steps; 3
+  EXPECT_EQ(steps_at_once_us(s, 3, cta), 3);
+  s.multiprocessors = 1;  // 1, 2 and 3: three at once, two, one
+  EXPECT_EQ(steps_at_once_us(s, 3, cta), 6);
 }
 
 // What is kept of the last answer is of these lengths.
@@ -151,9 +164,9 @@ TEST(PrefillPlanTold, LongSequencesAreWeighedAsTheDeviceDoes) {
     const PlanLengths told = lengths_of(lengths, sum(lengths));
     EXPECT_EQ(most > 0, lengths == one);
     if (most > 0) {
-      EXPECT_GT(long_cost(plan, most, told), 0);
+      EXPECT_EQ(long_choice(plan, most, told).count, 1);
     }
-    EXPECT_EQ(long_cost(plan, most, lengths_of(alike, sum(alike))), 0);
+    EXPECT_EQ(long_choice(plan, most, lengths_of(alike, sum(alike))).count, 0);
   }
 }
 

@@ -30,7 +30,9 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   int rows = long_rows(a.long_plan, p.sequences.rows, p.heads, p.sequences.tokens, p.max_length,
                        multiprocessors);
   const PlanLengths* const told = rows > 0 ? told_lengths(p) : nullptr;
-  if (told != nullptr && told->ranked() && long_cost(a.long_plan, rows, *told) == 0) rows = 0;
+  if (told != nullptr && told->ranked() && long_choice(a.long_plan, rows, *told).count == 0) {
+    rows = 0;
+  }
   if (p.checkpoint_offsets.present()) rows = 0;  // those kernels take no lists
   Context after = context;
   const std::size_t records = record_bytes(rows, p.heads, p.sequences.tokens);

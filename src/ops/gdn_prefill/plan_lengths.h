@@ -45,6 +45,12 @@ class PlanLengths {
   // Chunks of the sequence of this rank, the longest first; past the last: none.
   int chunks(int rank) const { return rank < rows() ? in_chunks(ranked_[index(rank)]) : 0; }
   int chunks_in_order(int row) const { return in_chunks(ordered_[index(row)]); }
+  double blocks_in_order(int row) const {
+    return static_cast<double>((ordered_[index(row)] + 7) / 8);
+  }
+  double steps_in_order(int row) const {
+    return static_cast<double>((ordered_[index(row)] + 15) / 16);
+  }
 
  private:
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }

@@ -27,6 +27,7 @@ inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   const double keys = static_cast<double>(p.q_heads + p.k_heads) / static_cast<double>(p.heads);
   constexpr double kColumn = 2.0 * kChunk;
   s.key_bytes = kColumn * keys * static_cast<double>(p.K) + static_cast<double>(kRecordBytes);
+  s.key_loads = kColumn * 2.0 * static_cast<double>(p.K) + static_cast<double>(kRecordBytes);
   const double values = 1.0 + static_cast<double>(p.v_heads) / static_cast<double>(p.heads);
   s.value_bytes = kColumn * values * static_cast<double>(p.V);
   s.longest = p.max_length;
