@@ -22,7 +22,7 @@ def gated_rms(
 ) -> T:
     """out = x * rsqrt(mean(x^2) + eps) * weight * silu(z), rounded once at the end.
 
-    x, z, out [rows, D] or [tokens, heads, D], each with its own strides and dtype
+    x, z, out [rows, D] or [tokens, heads, D], each with its own strides and dtype; out may be x
     weight    [D]
     gate      "silu" or "sigmoid"
     """
