@@ -13,9 +13,7 @@ namespace hyla::cpu {
 
 const char* rows_refuses(const gdn::Problem& p);
 void run_rows(Target target, const gdn::MtpProblem& p, const Context& context);
-inline void run_decode(Target target, const gdn::DecodeProblem& p, const Context& context) {
-  run_rows(target, gdn::as_mtp(p), context);
-}
+void run_decode(Target target, const gdn::DecodeProblem& p, const Context& context);
 inline void run_recurrence(Target target, const gdn::RecurrenceProblem& p, const Context& context) {
   run_rows(target, gdn::as_mtp(p), context);
 }

@@ -40,10 +40,11 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
 }
 
 // `prefill`: not null, of that problem the short rows alone.
-void run(Target target, const gdn::MtpProblem& p, const Context& context,
+void run(Target target, const gdn::MtpProblem& p, const Context& context, bool one_way,
          const gdn::PrefillProblem* prefill) {
   const RowsKernels& kernels = rows_kernels(target);
   RowsPlan plan = plan_rows(p);
+  plan.one_way = one_way;
   plan.prefill = prefill;
   if (plan.units == 0) return;
   const std::int64_t longest = longest_row(p, prefill);
@@ -73,13 +74,18 @@ const char* rows_refuses(const gdn::Problem& p) {
 }
 
 void run_rows(Target target, const gdn::MtpProblem& p, const Context& context) {
-  run(target, p, context, nullptr);
+  run(target, p, context, context.batch_invariant, nullptr);
+}
+
+// All rows have one token.
+void run_decode(Target target, const gdn::DecodeProblem& p, const Context& context) {
+  run(target, gdn::as_mtp(p), context, false, nullptr);
 }
 
 void run_short_rows(Target target, const gdn::PrefillProblem& p, const Context& context) {
   gdn::MtpProblem rows = gdn::as_mtp(p);
   rows.update_state = p.final.present();
-  run(target, rows, context, &p);
+  run(target, rows, context, context.batch_invariant, &p);
 }
 
 }  // namespace hyla::cpu

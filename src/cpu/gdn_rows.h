@@ -26,7 +26,8 @@ struct RowsPlan {
   std::int64_t units = 0;                        // rows * heads * parts
   bool stream = false;                           // states of all tokens go past the caches
   const gdn::PrefillProblem* prefill = nullptr;  // not null: its short rows alone
-  bool far = false;  // the states do not fit the caches: all that is read comes from memory
+  bool far = false;      // the states do not fit the caches: all that is read comes from memory
+  bool one_way = false;  // token after token, however many a row has: its bits do not tell
 
   bool takes(std::int64_t row) const { return prefill == nullptr || is_short_row(*prefill, row); }
 };

@@ -138,7 +138,7 @@ struct HeadWalk {
   const gdn::MtpProblem& p;
   std::int64_t row, head, v0, v1;
   float* scratch;
-  bool stream;
+  bool stream, one_way;  // see RowsPlan
   HeadsAhead<S>& ahead;
 
   const S* read() const { return pool_at<S>(p.initial, p.slots.read_slot(row), head); }
@@ -160,7 +160,7 @@ struct HeadWalk {
     const std::int64_t length = p.sequences.length(row), begin = p.sequences.begin(row);
     const std::int64_t v_head = head / (p.heads / p.v_heads);
     if (length == 0) return copy_through();
-    const bool only_final = !p.states_out.present() && !p.step_slots.present();
+    const bool faster = !one_way && !p.states_out.present() && !p.step_slots.present();
     ahead.ask_pages(next());
     for (std::int64_t t = 0; t < length; t += kTokenBlock) {
       const std::int64_t count = std::min(kTokenBlock, length - t);
@@ -168,13 +168,13 @@ struct HeadWalk {
       for (std::int64_t i = 0; i < count; ++i) {
         load_values(p.v, p.v.offset(row, begin + t + i, v_head, v0), v1 - v0, v[i]);
       }
-      if (only_final && length == 1 && commit() == 1) {
+      if (faster && length == 1 && commit() == 1) {
         in_place(tokens[0], v[0], o[0]);
-      } else if (only_final && length >= kTogether && length <= kTokenBlock) {
+      } else if (faster && length >= kTogether && length <= kTokenBlock) {
         const TokenProducts& products = known.multiply(length, p.K);
         at_once(Together(tokens, length, commit(), products, known.q, known.k), read(), length, v,
                 o);
-      } else if (only_final && length > kTokenBlock && final_holds_floats()) {
+      } else if (faster && length > kTokenBlock && final_holds_floats()) {
         const TokenProducts& products = known.multiply(count, p.K);
         const S* from = t == 0 ? read() : pool_at<S>(p.final, final_slot(), head);
         at_once(Together(tokens, count, count, products, known.q, known.k), from, count, v, o);
@@ -357,7 +357,8 @@ void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, floa
     const std::int64_t row = index / p.heads;
     if (p.slots.read_slot(row) != core::kNullSlot && plan.takes(row)) {
       const HeadWalk<Layout, S> walk{
-          p, row, index % p.heads, part * width, last * width, scratch, plan.stream, ahead};
+          p,       row,         index % p.heads, part * width, last * width,
+          scratch, plan.stream, plan.one_way,    ahead};
       walk.run(tokens);
     }
     unit += last - part;
