@@ -6,6 +6,8 @@
 #define HYLA_CPU_CONV_BLOCK_H_
 #endif
 
+#include <type_traits>
+
 #include "cpu/columns.h"
 #include "cpu/quick_sigmoid.h"
 
@@ -35,6 +37,13 @@ inline void load_weights(const conv::Problem& p, ConvBlock& b) {
     std::fill_n(b.bias, b.count, 0.0f);
   }
   b.zipped = false;
+}
+
+// Products of pairs add the second of each first. All ways of a dtype add alike: a sequence keeps
+// its bits however it is cut into calls.
+template <class T>
+constexpr int tap_of(int i, int width) {
+  return HYLA_TARGET_HAS_PAIRS && std::is_same_v<T, bfloat16> && width == 4 ? i ^ 1 : i;
 }
 
 template <class T, int kCount>
@@ -69,7 +78,10 @@ HYLA_INLINE void slide(const ConvBlock& b, std::int64_t channel, std::int64_t la
       window[kWidth - 1] = load_some(x + (t + i) * x_stride + channel, lanes);
       y[i] = bias;
 #pragma GCC unroll 4
-      for (int j = 0; j < kWidth; ++j) y[i] = fma(weight[j], window[j], y[i]);
+      for (int n = 0; n < kWidth; ++n) {
+        const int j = tap_of<T>(n, kWidth);
+        y[i] = fma(weight[j], window[j], y[i]);
+      }
 #pragma GCC unroll 4
       for (int j = 0; j + 1 < kWidth; ++j) window[j] = window[j + 1];
     }
@@ -91,8 +103,12 @@ void roll(const ConvBlock& b, const T* x, T* out, const T* from, T* to,
     const F rows[] = {load(from + c * kColumns + kColumn * kLanes)...};
     const F window[] = {column_of<kColumns, kColumn>(rows, rows[0])..., load(x + c)};
     F y[] = {load(b.bias + c)};
-    ((y[0] = fma(load(b.weight[kColumn] + c), window[kColumn], y[0])), ...);
-    y[0] = fma(load(b.weight[kColumns] + c), window[kColumns], y[0]);
+    const F taps[] = {load(b.weight[kColumn] + c)..., load(b.weight[kColumns] + c)};
+#pragma GCC unroll 4
+    for (int i = 0; i <= kColumns; ++i) {
+      const int j = tap_of<T>(i, kColumns + 1);
+      y[0] = fma(taps[j], window[j], y[0]);
+    }
     if (b.silu) activate<T>(y);
     store(y[0], out + c);
     if (to == nullptr) continue;

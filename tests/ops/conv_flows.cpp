@@ -176,6 +176,62 @@ TEST(ConvFlows, ASequenceMayBeCutAnywhere) {
   });
 }
 
+// Wide enough for products of pairs, and of numbers whose sums depend on their order: some are far
+// larger than others and cancel.
+TEST(ConvFlows, AWideSequenceOfBfloat16MayBeCutAnywhere) {
+  constexpr std::int64_t kWide = 96, kTokens = 100;
+  constexpr DType kType = DType::kBFloat16;
+  Draw draw(7);
+  const auto power = [&] {
+    return std::ldexp(draw.chance(0.5) ? 1.0 : -1.0, static_cast<int>(draw.from(-12, 12)));
+  };
+  Tensor x(kType, {kTokens, kWide}), weight(kType, {kWide, 4}), bias(kType, {kWide});
+  Tensor state(kType, {1, kWide, 3});
+  const Tensor whole(kType, {kTokens, kWide}), pieces = whole;
+  for (std::int64_t c = 0; c < kWide; ++c) {
+    bias.set(power(), c);
+    for (std::int64_t j = 0; j < 4; ++j) weight.set(power(), c, j);
+    for (std::int64_t j = 0; j < 3; ++j) state.set(0, 0, c, j);
+    for (std::int64_t t = 0; t < kTokens; ++t) x.set(power(), t, c);
+  }
+  for (const auto activation : {conv::Activation::kNone, conv::Activation::kSilu}) {
+    const Tensor rows = indices({0, kTokens}), started = Sequence::mask(true);
+    Tensor pool = state;
+    conv::prefill({.x = x.view(),
+                   .weight = weight.view(),
+                   .out = whole.view(),
+                   .bias = bias.view(),
+                   .cu_seqlens = rows.view(),
+                   .activation = activation});
+    for (std::int64_t at = 0; at < kTokens;) {
+      const std::int64_t count = std::min(draw.pick<std::int64_t>({1, 2, 3, 6}), kTokens - at);
+      const Tensor piece = indices({0, count});
+      const TensorView tokens = x.view().slice(0, at, count);
+      const TensorView out = pieces.view().slice(0, at, count);
+      if (draw.chance(0.5)) {
+        conv::update({.x = tokens,
+                      .weight = weight.view(),
+                      .out = out,
+                      .state = pool.view(),
+                      .bias = bias.view(),
+                      .cu_seqlens = piece.view(),
+                      .activation = activation});
+      } else {
+        conv::prefill({.x = tokens,
+                       .weight = weight.view(),
+                       .out = out,
+                       .state = pool.view(),
+                       .bias = bias.view(),
+                       .cu_seqlens = piece.view(),
+                       .has_initial_state = started.view(),
+                       .activation = activation});
+      }
+      at += count;
+    }
+    EXPECT_TRUE(whole.same_memory(pieces));
+  }
+}
+
 TEST(ConvFlows, RejectedDraftsLeaveNoTrace) {
   for_each_sequence([](Draw& draw, Cursor& cursor) {
     while (cursor.left() > 0 && !::testing::Test::HasFatalFailure()) {
