@@ -523,19 +523,14 @@ inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
   const double left = s.multiprocessors - ctas;
   if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 32) return {};
   const double alone = split_walk_us(s, parts, blocks_a_cta);
-  const double walk = alone * (blocks_a_cta == 2 ? 1.1 : 1.15);
+  const double walk = alone * (blocks_a_cta == 2 ? 1.1 : 1.2);
   const double all = prepare_us(s, s.multiprocessors);
   const double rest = 1.05 * all * s.multiprocessors / left;
-  // Much ahead was slower than one after the other (16/48 heads, 1x32768), and a little no faster
-  // than nothing ahead (16/32 heads, 16384x2).
-  const double share = 1.0 - walk / rest;
-  if (share > 0.15) return {};
-  const double chunks = s.all_chunks() * static_cast<double>(s.heads);
-  const bool ahead = share > 0.05;
+  // Rounds of all multiprocessors first: many were slower than one after the other (16/48 heads,
+  // 1x32768), and a few no faster than none (16/32 heads, 16384x2).
+  if (walk < 0.85 * rest) return {};
   Beside beside;
-  beside.rounds =
-      ahead ? static_cast<int>(std::ceil(share * chunks / (4.0 * s.multiprocessors))) : 0;
-  beside.us = 2.0 + (ahead ? share * all + walk : std::max(walk, rest));
+  beside.us = 2.0 + std::max(walk, rest);
   beside.pays = beside.us < all + alone;
   return beside;
 }
