@@ -140,11 +140,20 @@ __device__ __forceinline__ void make_betas(const PrefillProblem& p, const ChunkI
       make_float2(i < rows ? beta.x : 0.0f, i + 1 < rows ? beta.y : 0.0f);
 }
 
+// Operands need the range of bfloat16 (chunk.cuh).
+template <class Io>
+inline constexpr bool kMayBeMild = !std::is_same_v<Io, __half>;
+
+// Whether a chunk with that sum is. By a warp, the same for all of it.
+__device__ __forceinline__ bool is_mild(float last) {
+  return __all_sync(device::kFullWarp, last >= kMildLog2) != 0;
+}
+
 // After the scan: whether the chunk is mild. The same for all threads.
 template <class Io>
 __device__ __forceinline__ bool is_mild(const std::uint32_t (&gates)[2][64]) {
-  if constexpr (std::is_same_v<Io, __half>) return false;
-  return __all_sync(device::kFullWarp, __uint_as_float(gates[0][63]) >= kMildLog2) != 0;
+  if constexpr (!kMayBeMild<Io>) return false;
+  return is_mild(__uint_as_float(gates[0][63]));
 }
 
 // The token that a thread makes factors of: a warp has the 16 tokens of its rows, half of it makes
@@ -207,6 +216,29 @@ __device__ __forceinline__ void put_query_factors(bool mild, float query,
     masks.row_p[j] = query;
     masks.block_p[j] = query * exp2_fast(g - decay_from(sums, j));
   }
+}
+
+// The same of a mild chunk without a branch.
+__device__ __forceinline__ float make_mild_key_factors(const std::uint32_t (&gates)[2][64],
+                                                       Factors& factors, int thread) {
+  const int j = factor_token(thread);
+  const auto* sums = reinterpret_cast<const float*>(gates[0]);
+  const float g = sums[j], last = sums[63], beta = __uint_as_float(gates[1][j]);
+  if (thread == 0) {
+    *reinterpret_cast<float2*>(factors.decay) = make_float2(exp2_fast(last), 1.0f);
+  }
+  const bool masks = makes_masks(thread);
+  return (masks ? beta : 1.0f) * exp2_fast(masks ? last - g : g);
+}
+__device__ __forceinline__ void put_mild_query_factors(float query,
+                                                       const std::uint32_t (&gates)[2][64],
+                                                       MaskFactors& masks, Factors& factors,
+                                                       int thread) {
+  const int j = factor_token(thread);
+  const auto* sums = reinterpret_cast<const float*>(gates[0]);
+  const bool mask = makes_masks(thread);
+  float* to = mask ? masks.row_p : factors.query;
+  to[j] = query * exp2_fast(mask ? sums[j] - sums[63] : sums[j]);
 }
 
 // L without column norms holds ratios of lengths, and so does its inverse: fp16 has the range for

@@ -265,11 +265,12 @@ __device__ __forceinline__ void store_scores(const float (&product)[32], bool mi
   arch::fence_async_proxy();
 }
 
-// T' = T diag(column_t) into a tile, with the fence. Rows: T is that of an L with normalised
-// columns, and T' = diag(a) T diag(column_t).
+// T' = T diag(column_t) into a tile. Rows: T is that of an L with normalised columns, and
+// T' = diag(a) T diag(column_t). Whether the warp's rows have overflown: then they have to be
+// solved. Either way a fence is due for those who read the tile by products or copies.
 template <bool Rows, class Io>
-__device__ __forceinline__ void store_inverse(const InverseScratch& scratch,
-                                              const MaskFactors& masks, Io* tile, int thread) {
+__device__ __forceinline__ bool put_inverse(const InverseScratch& scratch, const MaskFactors& masks,
+                                            Io* tile, int thread) {
   const int lane = thread & 31, warp = thread >> 5, column = 2 * (lane & 3);
   const float* factors = &masks.column_t[column];
   const BlockAddress to = block_address(tile, thread);
@@ -293,16 +294,30 @@ __device__ __forceinline__ void store_inverse(const InverseScratch& scratch,
       for (int i = 0; i < 4; ++i) overflow.look_at(r[i]);
     }
   });
-  if (overflow.any()) [[unlikely]] {
-    __syncwarp();
-    char* bytes = reinterpret_cast<char*>(tile);
-    solve_rows(scratch, warp, lane, [&](int i, int j, float t) {
-      if constexpr (Rows) t *= masks.key[i];
-      const std::uint32_t at =
-          arch::swizzled(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j >> 3));
-      *reinterpret_cast<Io*>(bytes + at + 2 * (j & 7)) =
-          device::from_float<Io>(t * masks.column_t[j]);
-    });
+  return overflow.any();
+}
+
+// The same rows in float32; by the whole warp.
+template <bool Rows, class Io>
+__device__ __forceinline__ void solve_inverse(const InverseScratch& scratch,
+                                              const MaskFactors& masks, Io* tile, int thread) {
+  __syncwarp();
+  char* bytes = reinterpret_cast<char*>(tile);
+  solve_rows(scratch, thread >> 5, thread & 31, [&](int i, int j, float t) {
+    if constexpr (Rows) t *= masks.key[i];
+    const std::uint32_t at =
+        arch::swizzled(static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j >> 3));
+    *reinterpret_cast<Io*>(bytes + at + 2 * (j & 7)) =
+        device::from_float<Io>(t * masks.column_t[j]);
+  });
+}
+
+// Both, with the fence.
+template <bool Rows, class Io>
+__device__ __forceinline__ void store_inverse(const InverseScratch& scratch,
+                                              const MaskFactors& masks, Io* tile, int thread) {
+  if (put_inverse<Rows>(scratch, masks, tile, thread)) [[unlikely]] {
+    solve_inverse<Rows>(scratch, masks, tile, thread);
   }
   arch::fence_async_proxy();
 }

@@ -26,14 +26,25 @@ class Auxiliary {
   __device__ __forceinline__ void run() {
     start();
     for (;;) {
-      // Three warps leave the inner loop after every chunk: so its code is in one piece, and the
-      // other need not jump over that of the duties, which costs fetches.
+      // Three warps leave the inner loop after every chunk, the other one where there is more to do
+      // than usual: so its code is in one piece. Jumps over other code cost fetches.
+      Left left;
 #pragma unroll 1
       do {
         if (info(0).rows == 0) return;
-        chunk();
-        n += 2;
+        left = Left::kAll;
+        if (!begin_chunk()) break;
+        left = Left::kLower;
+        if (make_scores<true>()) break;
+        left = Left::kRows;
+        if (make_inverse()) break;
+        hand_over_inverse();
+        left = Left::kNothing;
       } while (me() >= 96);
+      if (left != Left::kNothing) {
+        finish(left);
+        if (me() >= 96) continue;
+      }
       if (me() < 32) {
         if (info(0).rows > 0) scan_gates(a.p, info(0), gates(0), me());
         if (info(2).rows > 0) load_gates(a.p, info(2), gates(2), me());
@@ -49,6 +60,13 @@ class Auxiliary {
 
  private:
   static constexpr int kThreads = 128;
+  // What is left to do of a chunk that is not as most are.
+  enum class Left {
+    kNothing,
+    kAll,    // it is not mild, or not whole
+    kLower,  // L and T': keys out of reach
+    kRows,   // the warp's rows of T': beyond fp16
+  };
 
   __device__ __forceinline__ void sync() const { arch::sync_threads(1 + group(), kThreads); }
   __device__ __forceinline__ auto& gates(int ahead) const {
@@ -104,24 +122,41 @@ class Auxiliary {
     if (chunk.rows > 0) load_key_tiles(s.keys[stage], a.maps, chunk, s.keys_full[stage]);
   }
 
-  __device__ __forceinline__ void chunk() {
+  // Waits for the next chunk. Is it mild, and whole?
+  __device__ __forceinline__ bool begin_chunk() {
     renew();
+    sync();  // gates are there, and no warp is busy with the chunk before any more
+    const float last = __uint_as_float(gates(0)[0][63]);
+    const bool whole = info(0).rows == kChunk;
     const KeyStage k = key_stage(static_cast<std::uint32_t>(arch::opaque(n)));
     arch::wait(s.keys_full[k.stage], k.parity);
-    if (info(0).rows < kChunk) [[unlikely]] {
-      clear_rows(s.keys[k.stage][0], s.keys[k.stage][2], info(0).rows, me());
+    return kMayBeMild<Io> && is_mild(last) && whole;
+  }
+
+  // L and P, and all that T' is made of. Usual: as begin_chunk says. Whether a key is out of reach.
+  template <bool Usual>
+  __device__ __forceinline__ bool make_scores() {
+    if (!Usual && info(0).rows < kChunk) {
+      clear_rows(key_tiles()[0], key_tiles()[2], info(0).rows, me());
       sync();
     }
-    multiply_rows(product, s.keys[k.stage], 0);
-    sync();  // gates are there, and no warp is busy with the chunk before any more
-    const bool mild = is_mild<Io>(gates(0));
+    multiply_rows(product, key_tiles(), 0);
+    const bool mild = Usual || is_mild<Io>(gates(0));
     // Their place is free: P of chunk n - 4 has been used, which this warpgroup waited for before.
-    if constexpr (!Normalised)
-      put_query_factors(mild, a.scale, gates(0), s.masks[group()], factors(), me());
-    const float held = make_key_factors(mild, gates(0), s.masks[group()], factors(), me());
+    float held;
+    if constexpr (Usual) {
+      if constexpr (!Normalised) {
+        put_mild_query_factors(a.scale, gates(0), s.masks[group()], factors(), me());
+      }
+      held = make_mild_key_factors(gates(0), factors(), me());
+    } else {
+      if constexpr (!Normalised) {
+        put_query_factors(mild, a.scale, gates(0), s.masks[group()], factors(), me());
+      }
+      held = make_key_factors(mild, gates(0), s.masks[group()], factors(), me());
+    }
     if constexpr (!Normalised) put_factors(held, 1.0f);
-    if (!mild) [[unlikely]]
-      sync();  // those of other warps' columns
+    if (!mild) sync();  // those of other warps' columns
     renew();
     renew_chunk();
     arch::wgmma_wait<0>();
@@ -139,18 +174,17 @@ class Auxiliary {
       store_diagonal(y, mild, make_float2(rows.x * squares.x, rows.y * squares.y), gates(0),
                      s.scratch[group()], me());
       renew();
-      if (!mild) [[unlikely]]
-        rows = of_rows(s.masks[group()].block_l, me());
+      if (!mild) rows = of_rows(s.masks[group()].block_l, me());
       store_lower(product, mild, make_float2(rows.x * squares.x, rows.y * squares.y),
                   s.masks[group()], s.scratch[group()], me());
     }
     __syncwarp();
 
     // Before the product, behind which its own products of fragments would wait.
-    if constexpr (Normalised) make_query_factors();
+    if constexpr (Normalised) make_query_factors<Usual>(mild);
     multiply_rows(product, key_tiles(), 1);
     renew();
-    bool far = false;  // a key of this warp is out of reach
+    far = false;
     if constexpr (Normalised) {
       const float key = over_root(own_square + a.eps);
       far = !__all_sync(device::kFullWarp, in_reach(own_square, key));
@@ -166,26 +200,44 @@ class Auxiliary {
     store_scores(product, mild, gates(0), s.masks[group()], s.prepared[group()][1], me());
     arch::arrive_warp(s.scores_full[group()], me() & 31);
     renew();
-    bool redo = false;
-    if constexpr (Normalised) {
-      redo = arch::sync_any(1 + group(), kThreads, far);
-    } else {
-      sync();
-    }
+    if constexpr (Normalised) return arch::sync_any(1 + group(), kThreads, far);
+    sync();
+    return false;
+  }
+
+  // T' where nothing is in the way. Whether the warp's rows have overflown.
+  __device__ __forceinline__ bool make_inverse() {
     arch::wait(s.inverse_empty[group()], turn() ^ 1);
-    if (info(0).rows < kChunk) [[unlikely]] {
-      arch::wait(s.values_full[group()], turn());
-      clear_rows(s.values[group()][0], s.values[group()][1], info(0).rows, me());
-    }
-    if (redo) [[unlikely]] {
-      normalise_lower();
-      if (far) release_keys();
-      store_inverse<true>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
-    } else {
-      store_inverse<false>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
-    }
+    return put_inverse<false>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
+  }
+
+  __device__ __forceinline__ void hand_over_inverse() {
+    arch::fence_async_proxy();
     arch::arrive_warp(s.inverse_full[group()], me() & 31);
     renew();
+    n += 2;
+  }
+
+  __device__ __forceinline__ void finish(Left left) {
+    bool lower = left == Left::kLower, rows = left == Left::kRows;
+    if (left == Left::kAll) {
+      lower = make_scores<false>(), rows = false;
+      if (info(0).rows < kChunk) {
+        arch::wait(s.values_full[group()], turn());
+        clear_rows(s.values[group()][0], s.values[group()][1], info(0).rows, me());
+      }
+    }
+    if (lower) {
+      arch::wait(s.inverse_empty[group()], turn() ^ 1);
+      normalise_lower();
+      if (far) release_keys();
+      if (put_inverse<true>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me())) {
+        solve_inverse<true>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
+      }
+    } else if (rows || make_inverse()) {
+      solve_inverse<false>(s.scratch[group()], s.masks[group()], s.prepared[group()][0], me());
+    }
+    hand_over_inverse();
   }
 
   __device__ __forceinline__ Factors& factors() const { return s.factors[n % kFactorStages]; }
@@ -196,13 +248,17 @@ class Auxiliary {
   }
 
   // The state warpgroups look at them when T' is there.
-  __device__ __forceinline__ void make_query_factors() {
+  template <bool Usual>
+  __device__ __forceinline__ void make_query_factors(bool mild) {
     QuerySquares squares;
     squares.add(key_tiles(), me());
     const float2 sums = squares.sums(me());
-    const float square = me() & 1 ? sums.y : sums.x;
-    put_query_factors(is_mild<Io>(gates(0)), a.scale * over_root(square + a.eps), gates(0),
-                      s.masks[group()], factors(), me());
+    const float query = a.scale * over_root((me() & 1 ? sums.y : sums.x) + a.eps);
+    if constexpr (Usual) {
+      put_mild_query_factors(query, gates(0), s.masks[group()], factors(), me());
+    } else {
+      put_query_factors(mild, query, gates(0), s.masks[group()], factors(), me());
+    }
     renew();
   }
 
@@ -258,6 +314,7 @@ class Auxiliary {
   const FusedArguments& a;
   int id;     // thread of the two warpgroups; each takes every second chunk
   int n = 0;  // chunk
+  bool far;   // a key of this warp is out of reach
   float product[32];
 };
 

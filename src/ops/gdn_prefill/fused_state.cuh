@@ -4,8 +4,8 @@
 
 #include "ops/gdn_prefill/checkpoints.cuh"
 #include "ops/gdn_prefill/chunk_loads.cuh"
+#include "ops/gdn_prefill/fused_chain.cuh"
 #include "ops/gdn_prefill/fused_shared.cuh"
-#include "ops/gdn_prefill/state_chain.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
 
 namespace hyla::gdn {
@@ -14,7 +14,6 @@ namespace hyla::gdn {
 // its place is free as early as it can be.
 template <class Io>
 struct FusedPipe {
-  static constexpr bool kRoomy = false;
   FusedShared<Io>& s;
   const FusedArguments& a;
   const int half;
@@ -97,13 +96,17 @@ struct FusedPipe {
     arch::wait(s.scores_full[n & 1], turn(n));
   }
 
+  __device__ __forceinline__ bool mild(int n) const {
+    wait_factors(n);
+    return factors(n).decay[1] != 0.0f;
+  }
+
   __device__ __forceinline__ void release_keys(int n) const {
     arch::arrive_warp(s.keys_empty[stage3(n).stage], lane());
   }
   __device__ __forceinline__ void release_values(int n) const {
     arch::arrive_warp(s.values_empty[n & 1], lane());
   }
-  __device__ __forceinline__ void release_factors(int) const {}  // with the scores
   __device__ __forceinline__ void release_inverse(int n) const {
     arch::arrive_warp(s.inverse_empty[n & 1], lane());
   }
@@ -197,12 +200,30 @@ class FusedState {
       }
       // Whoever makes T' has cleared the rows past the end before.
       const int cleared = inside ? c : rows < kChunk ? chunks - 1 : -1;
-      // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
+      // Is the chunk whole, and of this walk?
+      const auto whole = [&](int chunk) { return chunk < end && chunk != cleared; };
+      bool usual = kMayBeMild<Io> && whole(c) && pipe.mild(n);
+      while (c < end) {
+        if (usual) {
+          chain.pack_state();
+          // An inner loop, so that its code is in one piece: jumps over other code cost fetches.
 #pragma unroll 1
-      for (; c < end; ++c, ++n) {
-        if (c == cleared) pipe.wait_inverse(n);
-        chain.template chunk<Walk::kOutputs>(n, c, first, target);
-        first = false;
+          do {
+            usual = chain.chunk_mild(n, c, first, target, whole(c + 1));
+            first = false;
+            ++c, ++n;
+          } while (usual);
+        } else {
+          const bool more = kMayBeMild<Io> && whole(c + 1);
+          if (c == cleared) {
+            pipe.wait_inverse(n);
+            usual = chain.template chunk<false>(n, c, first, target, more);
+          } else {
+            usual = chain.template chunk<true>(n, c, first, target, more);
+          }
+          first = false;
+          ++c, ++n;
+        }
       }
       if (inside) {
         if constexpr (kMaySpoil<Io>) spoil_rows(chain.S);
@@ -257,7 +278,7 @@ class FusedState {
   const int half;  // which 64 value rows
   int turn = 0;    // which of the two tasks is the current one
   const FusedPipe<Io> pipe;
-  StateChain<Io, FusedPipe<Io>> chain;
+  FusedChain<Io, FusedPipe<Io>> chain;
 };
 
 }  // namespace hyla::gdn

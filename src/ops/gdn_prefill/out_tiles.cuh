@@ -62,13 +62,17 @@ class OutTiles {
 
   // The same in two steps: into the tile of chunk n, and from there to memory.
   __device__ __forceinline__ void write(int n, const std::uint32_t (&out)[16]) const {
+    put(n, out);
+    arch::fence_async_proxy();
+  }
+  // Without the fence that is due before it is sent.
+  __device__ __forceinline__ void put(int n, const std::uint32_t (&out)[16]) const {
     const std::uint32_t to = arch::shared_address(tiles[n & 1]) + token_block(thread());
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       arch::store_matrices_transposed(to + j * 2048,
                                       reinterpret_cast<const std::uint32_t(&)[4]>(out[4 * j]));
     }
-    arch::fence_async_proxy();
   }
   __device__ __forceinline__ void send(int n, int c, const OutTarget& target) const {
     meet();

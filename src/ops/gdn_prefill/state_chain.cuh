@@ -13,7 +13,8 @@
 //     wait_keys(n), wait_values(n), wait_factors(n), wait_inverse(n), wait_scores(n)
 //     release_values(n), release_inverse(n), release_factors(n), release_scores(n), release_keys(n)
 //     keys(n), values(n), inverse(n), scores(n): addresses in shared memory;  factors(n)
-//     kRoomy: there are registers for W while S^T Q^T runs, and for O until the state is updated
+//
+// Here there are registers for W while S^T Q^T runs, and for O until the state is updated.
 #pragma once
 
 #include "ops/gdn_prefill/chain_base.cuh"
@@ -40,15 +41,6 @@ class StateChain : public ChainBase<Io, Pipe> {
     pipe.wait_keys(n);
     this->multiply_state(x, keys);
     if constexpr (kOut) this->multiply_state(o, keys + kTileBytes);
-    if constexpr (kOut && !Pipe::kRoomy) {
-      pipe.ask_ahead(n);
-      __syncwarp();
-      if (first) {
-        this->free_tiles();
-      } else {
-        this->leave(n - 1, c - 1, out, target);
-      }
-    }
 
     std::uint32_t v[16];
     pipe.wait_values(n);
@@ -60,7 +52,7 @@ class StateChain : public ChainBase<Io, Pipe> {
     }
     pipe.wait_factors(n);
     const Factors& factors = pipe.factors(n);
-    if constexpr (kOut && Pipe::kRoomy) {
+    if constexpr (kOut) {
       arch::wgmma_wait<1>();
       arch::pin(x);
     } else {
@@ -78,7 +70,7 @@ class StateChain : public ChainBase<Io, Pipe> {
     scale(S, factors.decay[0]);
     arch::wgmma_wait<0>();
     arch::pin(x);
-    if constexpr (kOut && Pipe::kRoomy) arch::pin(o);
+    if constexpr (kOut) arch::pin(o);
     pipe.release_inverse(n);
 
     std::uint32_t u[16];
@@ -99,9 +91,7 @@ class StateChain : public ChainBase<Io, Pipe> {
     pipe.release_factors(n);
     if constexpr (kOut) {
       multiply_tokens<Io>(o, u, arch::uniform(pipe.scores(n)), true);
-      if constexpr (Pipe::kRoomy) {
-        if (!first) this->leave(n - 1, c - 1, out, target);
-      }
+      if (!first) this->leave(n - 1, c - 1, out, target);
     }
     arch::wgmma_wait<0>();
     arch::pin(S);
