@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <set>
 
 #include "gpu/check.h"
@@ -18,8 +19,8 @@ using Numbers = std::vector<std::int64_t>;
 // One sequence much longer than the others, several such, some without tokens, all alike, and many;
 // dims and heads for every implementation.
 const std::vector<std::string> kProblems = {
-    "gdn_prefill:lens=2000+30x5+64+0,hq=1,hv=2,seed=71",
-    "gdn_prefill:lens=0+5+1200+64x9+1300+1,hq=2,hv=2,norm=1,gate=raw,beta=logit,seed=72",
+    "gdn_prefill:lens=1000+30x5+64+0,hq=1,hv=2,seed=71",
+    "gdn_prefill:lens=0+5+600+64x9+700+1,hq=2,hv=2,norm=1,gate=raw,beta=logit,seed=72",
     "gdn_prefill:lens=300x4,hq=4,hk=1,hv=1,state=bf16,seed=73",
     "gdn_prefill:lens=1+130+7x30+64,hq=1,hv=2,io=f16,layout=kv,seed=74",
     "gdn_prefill:lens=700+0+65,hq=1,hv=2,k=64,v=64,seed=75",
@@ -78,52 +79,64 @@ std::vector<Saying> sayings(const Numbers& lengths) {
           {"beyond everything", Numbers(rows, std::numeric_limits<std::int64_t>::max())}};
 }
 
+void expect_good(const Judge& judge, const Call& result, const std::string& what) {
+  const Comparison comparison = judge.compare(result);
+  EXPECT_TRUE(comparison.ok) << what << ": " << comparison.failure;
+}
+
 TEST_F(GpuPrefillTold, RightOrWrongItChangesNoResult) {
   for (const std::string& problem : kProblems) {
     const ProblemSpec spec = parse_problem(problem + ",longest=0");
     const Call call = random_call(spec);
     const Judge judge(call);
     const DeviceCall plain(call);
+    std::map<std::string, Call> untold;  // results by implementation, judged
+    const auto untold_by = [&](const std::string& impl) -> const Call& {
+      if (untold.count(impl) == 0) {
+        plain.upload(call);
+        plain.launch(impl);
+        untold.emplace(impl, plain.result());
+        expect_good(judge, untold.at(impl), problem + ", " + impl);
+      }
+      return untold.at(impl);
+    };
     int index = 0;
     for (const Saying& saying : sayings(row_lengths(spec))) {
       const DType dtype = ++index % 2 == 0 ? DType::kInt32 : DType::kInt64;
       const Call with = told(call, saying.lengths, dtype, 1 + index % 3);
       const DeviceCall gpu(with);
-      int ran = 0;
-      for (const Candidate& candidate : gpu.explain()) {
-        if (!candidate.supported) continue;
-        const std::string what =
-            problem + ", told " + saying.what + ", " + candidate.implementation;
+      const auto result_by = [&](const std::string& impl) {
         gpu.upload(with);
-        gpu.launch(candidate.implementation);
+        gpu.launch(impl);
         Call result = gpu.result();
         result.buffers.pop_back();
         params(result).host_lengths = {};
-        const Comparison comparison = judge.compare(result);
-        EXPECT_TRUE(comparison.ok) << what << ": " << comparison.failure;
+        return result;
+      };
+      int ran = 0;
+      for (const Candidate& candidate : gpu.explain()) {
+        const std::string& impl = candidate.implementation;
+        if (!candidate.supported) continue;
+        const std::string what = problem + ", told " + saying.what + ", " + impl;
+        Call result = result_by(impl);
+        if (keeps_bits(impl, params(result))) {
+          expect_same_bits(untold_by(impl), result, what);
+        } else {
+          expect_good(judge, result, what);
+        }
         ++ran;
-        if (!keeps_bits(candidate.implementation, params(result))) continue;
-        plain.upload(call);
-        plain.launch(candidate.implementation);
-        expect_same_bits(plain.result(), result, what);
       }
       EXPECT_GT(ran, 0) << problem;
-      gpu.upload(with);
-      gpu.launch("");
-      Call chosen = gpu.result();
-      chosen.buffers.pop_back();
-      params(chosen).host_lengths = {};
-      EXPECT_TRUE(judge.compare(chosen).ok) << problem << ", told " << saying.what;
+      expect_good(judge, result_by(""), problem + ", told " + saying.what);
     }
   }
 }
 
 // The lengths of the replays are not those that the call was told when it was captured.
 TEST_F(GpuPrefillTold, AGraphReplaysWithOtherLengths) {
+  std::uint64_t seed = 1;
   for (const std::string& problem : kProblems) {
-    for (const std::uint64_t turn : {1, 3, 4, 8}) {
-      check_replays(problem + ",told=1", options_in_turn(turn));
-    }
+    check_replays(problem + ",told=1", options_in_turn(seed++));
   }
 }
 
