@@ -19,6 +19,7 @@ inline constexpr int kWideCtas = 2;   // of which an SM has so many
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kMaxCtas = 256;
 inline constexpr int kFewItems = 4;          // each of which has many pieces
+inline constexpr int kLeastAhead = 32;       // units of a share whose first keys are fetched ahead
 inline constexpr int kMostTokens = 1 << 30;  // of a row, of a call, ...
 inline constexpr std::uint32_t kNowhere = 0xffffffffu;
 
@@ -122,7 +123,7 @@ HYLA_HOST_DEVICE inline int part_units(int units) {
 struct Even {
   int items = 0;  // 0: not of any number of items
   int ctas = 0, group = 1, together = 1;
-  Divider by_group;
+  Divider by_group, by_items;
 };
 
 // Partial results of the pieces that do not hold all keys of their queries. A CTA has a slot for

@@ -9,6 +9,11 @@ namespace hyla::attention::decode {
 template <class Stored, int D, int Sharing, int Heads>
 void launch_stream(const Arguments& arguments, const Plan& plan, const Context& context) {
   using Chosen = Shape<Stored, D, Sharing, Heads>;
+  if constexpr (D == 256 && Sharing == 1 && Heads == 1) {
+    if (plan.ahead) {
+      return launch_shape<Chosen>(attention_decode<Ahead<Chosen>>, arguments, plan, context);
+    }
+  }
   launch_shape<Chosen>(attention_decode<Chosen>, arguments, plan, context);
 }
 
@@ -22,7 +27,7 @@ void launch_dim(const Arguments& arguments, const Plan& plan, const Context& con
   } else {
     if (plan.sharing == 4) return launch_stream<Stored, D, 4, 1>(arguments, plan, context);
   }
-  if constexpr (D == 256) {
+  if constexpr (D == 256 && sizeof(Stored) == 1) {
     if (plan.heads == 2) return launch_stream<Stored, D, 1, 2>(arguments, plan, context);
   }
   if constexpr (D == 128) {

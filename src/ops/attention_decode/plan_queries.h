@@ -13,10 +13,11 @@
 namespace hyla::attention::decode {
 
 struct Plan {
-  int dim = 0;        // D and DV padded to 64, 128 or 256
-  int sharing = 1;    // warps of 8 query rows that read the same keys
-  int heads = 1;      // KV heads that a CTA takes together
-  bool wide = false;  // kernel_wide.cuh
+  int dim = 0;         // D and DV padded to 64, 128 or 256
+  int sharing = 1;     // warps of 8 query rows that read the same keys
+  int heads = 1;       // KV heads that a CTA takes together
+  bool wide = false;   // kernel_wide.cuh
+  bool ahead = false;  // keys are fetched while lengths are read: Ahead
   int ctas = 0;
   int slots = 2;          // for pieces of a CTA
   bool own_bits = false;  // a row's depend on nothing but the row
@@ -140,6 +141,7 @@ inline Even even_items(std::int64_t items, std::int64_t ctas) {
   even.group = static_cast<int>(group);
   even.together = static_cast<int>(together);
   even.by_group = Divider(static_cast<std::uint32_t>(group));
+  even.by_items = Divider(static_cast<std::uint32_t>(items));
   return even;
 }
 
@@ -151,9 +153,11 @@ inline void set_entries(Plan& plan, const Queries& q) {
       blocks * std::min(all * ((group + chunk - 1) / chunk), all * group / chunk + rows);
   plan.by_item = items <= (plan.own_bits ? plan.ctas : kFewItems);
   plan.entries = plan.by_item ? static_cast<int>(items) : plan.ctas;
-  if (plan.wide && all % rows == 0) {
-    plan.even = even_items(blocks * rows * ((all / rows * group + chunk - 1) / chunk), plan.ctas);
-  }
+  if (plan.own_bits || all % rows != 0) return;
+  const Even even =
+      even_items(blocks * rows * ((all / rows * group + chunk - 1) / chunk), plan.ctas);
+  // Items of one row are as long whatever its length is.
+  if (plan.wide || (q.rows == 1 && even.ctas == plan.ctas)) plan.even = even;
 }
 
 // All arguments but the cache.

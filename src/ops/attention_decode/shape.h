@@ -28,11 +28,12 @@ struct Shape {
   static constexpr int kGroupBytes = (kRowBytes + 127) / 128 * 1024;
   static constexpr int kTileKeys = kUnit;
   static constexpr bool kReadOnce = true;    // tell L2 so
-  static constexpr bool kEvenItems = false;  // see Even
+  static constexpr bool kEvenItems = false;  // does the kernel look whether they are? See Even
   static constexpr int kTileBytes = 2 * kGroupBytes;
   // Few warps where rows are long: each has enough bytes in flight.
   static constexpr int kWarps = kSharing == 1 && kRowBytes >= 512 ? 4 : 8;
   static constexpr int kThreads = kWarps * 32;
+  static constexpr bool kAhead = false;  // see Ahead
   static constexpr int kRings = kWarps / kSharing;
   static constexpr int kParts = kRings / kHeads;               // rings of one head
   static constexpr int kRows = kHeads * kSharing * kWarpRows;  // query rows of a CTA
@@ -68,6 +69,7 @@ struct WideShape {
   static constexpr bool kRoomBeside = false;
   // A segment's end costs more here than a few CTAs that have nothing to do.
   static constexpr bool kEvenItems = true;
+  static constexpr bool kAhead = false;
   static constexpr int kWarps = 4, kThreads = 128, kSharing = 4, kHeads = 1, kParts = 1;
   static constexpr int kRows = kWideRows, kChunk = kRows;
   static constexpr int kRowBytes = D * 2, kGroupBytes = D / 64 * 1024;
@@ -77,6 +79,13 @@ struct WideShape {
   static constexpr int kSlots = ((96 << 10) - kQueryBytes) / kTileBytes / 2 * 2;
   static constexpr int kSharedBytes = kQueryBytes + kSlots * kTileBytes;
   static_assert(kSlots >= 4);
+};
+
+// The last warp of a CTA fetches keys into L2 while the others plan. Calls that are short by what
+// they may hold do without: more code is more time before the first copy.
+template <class Sizes>
+struct Ahead : Sizes {
+  static constexpr bool kAhead = true;
 };
 
 // Operands of the user's stand in for the cache (operands.cuh)?

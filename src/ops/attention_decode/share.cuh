@@ -13,14 +13,8 @@ __device__ __forceinline__ void work_off(const Arguments& a, const Share& share,
                                          std::uint32_t scales, const Seat& seat,
                                          const Stream& stream) {
   bool complete = a.pieces.own_bits;
-  int first;
-  if (complete) {
-    first = first_whole_part<Shape>(a, share, list);
-    if (first == INT32_MAX) return;
-  } else {
-    list_first<Shape>(a, share, list);
-    first = list.first_part;
-  }
+  int first = complete ? first_whole_part<Shape>(a, share, list) : list.first_part;
+  if (first == INT32_MAX) return;
   const auto rest = [&] { list_parts<Shape>(a, share, first, 1, list); };
 #pragma unroll 1
   while (true) {
@@ -41,11 +35,32 @@ __device__ __forceinline__ void work_off(const Arguments& a, const Share& share,
   }
 }
 
+// A thread's view of the CTA's share, the first of whose segments is listed (unless parts are not
+// cut by shares). A warp that does not plan comes later, and nobody waits for it.
+template <class Shape>
+__device__ __forceinline__ Share make_share(const Arguments& a, WorkList<Shape>& list) {
+  Share share;
+  if constexpr (Shape::kAhead) {
+    if (threadIdx.x >= kPlanners<Shape>) {
+      fetch_first_keys<Shape>(a);
+      asm volatile("bar.sync 4, %0;" ::"n"(Shape::kThreads) : "memory");
+      share.begin = list.begin;
+      share.end = list.end;
+      return share;
+    }
+  }
+  share = find_share<Shape>(a, list);
+  if (Shape::kAhead && threadIdx.x == 0) list.begin = share.begin, list.end = share.end;
+  if (!a.pieces.own_bits && share.begin < share.end) list_first<Shape>(a, share, list);
+  if constexpr (Shape::kAhead) asm volatile("bar.arrive 4, %0;" ::"n"(Shape::kThreads) : "memory");
+  return share;
+}
+
 template <class Shape, class Stream>
 __device__ __forceinline__ void run_share(const Arguments& a, WorkList<Shape>& list,
                                           std::uint32_t tiles, std::uint32_t scales,
                                           const Seat& seat, const Stream& stream) {
-  const Share share = find_share<Shape>(a, list);
+  const Share share = make_share<Shape>(a, list);
   if (share.begin < share.end) work_off<Shape>(a, share, list, tiles, scales, seat, stream);
   if (a.pieces.own_bits) return;
   if (a.pieces.by_item) {

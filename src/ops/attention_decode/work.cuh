@@ -7,6 +7,7 @@
 // CTA in whose share it begins.
 #pragma once
 
+#include "device/reduce.cuh"
 #include "ops/attention_decode/shape.h"
 
 namespace hyla::attention::decode {
@@ -153,9 +154,18 @@ struct WorkList {
   Segment segments[kListed];
   int2 sums[Shape::kWarps];
   int longest[Shape::kWarps];
+  int begin, end;  // of the share
   int first_part, count;
   int4 entry[2];
 };
+
+// The threads that plan: all, or all but the last warp.
+template <class Shape>
+inline constexpr int kPlanners = Shape::kThreads - (Shape::kAhead ? 32 : 0);
+template <int Threads>
+__device__ __forceinline__ void meet_planners() {
+  asm volatile("bar.sync 3, %0;" ::"n"(Threads) : "memory");
+}
 
 // What lies before a thread's, and all, of two numbers. `sums` [warps]
 struct Scanned {
@@ -172,7 +182,7 @@ __device__ __forceinline__ Scanned scan(int2 own, int2* sums) {
     if (lane >= step) to.x += x, to.y += y;
   }
   if (lane == 31) sums[warp] = to;
-  __syncthreads();
+  meet_planners<Threads>();
   Scanned result{make_int2(to.x - own.x, to.y - own.y), make_int2(0, 0)};
 #pragma unroll
   for (int w = 0; w < Threads / 32; ++w) {
@@ -189,6 +199,10 @@ __device__ __forceinline__ int2 rows_of_thread(int rows) {
   const int each = (rows + Threads - 1) / Threads;
   const int first = min(static_cast<int>(threadIdx.x) * each, rows);
   return make_int2(first, min(first + each, rows));
+}
+
+__device__ __forceinline__ void fetch_line(const char* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 // Page tables and queries are small and cold: all CTAs together bring them into L2 while lengths are
@@ -208,7 +222,56 @@ __device__ __forceinline__ void fetch_ahead(const Arguments& a) {
   }
   const unsigned at = (threadIdx.x % kLinesOfCta * gridDim.x + blockIdx.x) * kLine;
   if (bytes > static_cast<int>(gridDim.x) * kLinesOfCta * kLine || at >= bytes) return;
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(data + at));
+  fetch_line(data + at);
+}
+
+// The first keys of a share, on their way into L2 before the share is known: those with which it
+// would begin if all rows were as long as the one that it would then begin in. Where they are not,
+// other CTAs find them there. For one warp, which the others do not wait for; little code, as theirs
+// is fetched at the same time.
+template <class Shape>
+__device__ __forceinline__ void fetch_first_keys(const Arguments& a) {
+  constexpr int kLine = 128, kGroups = 4;  // of 32 keys
+  const Cache& cache = a.cache;
+  const Divider& by_ctas = a.pieces.by_ctas;
+  int rest = static_cast<int>(blockIdx.x) * a.q.rows;
+  const int row = by_ctas(rest), ctas = a.pieces.ctas, blocks = cache.kv_heads / Shape::kHeads;
+  const AskedInt asked(cache.lengths, row);
+  rest = (rest - row * ctas) * blocks;
+  const int block = by_ctas(rest);
+  rest -= block * ctas;
+  const char* table = cache.table + row * cache.table_row_bytes;
+  const int length = key_count(cache, row, asked), units = (length + kUnit - 1) / kUnit;
+  if (units * static_cast<std::int64_t>(a.q.rows) * blocks < ctas * kLeastAhead) return;
+  const int first = by_ctas(rest * units) * kUnit + (static_cast<int>(threadIdx.x) & 31);
+  std::uint32_t pages[kGroups];
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    const int key = first + i * 32;
+    pages[i] = kNowhere;
+    if (key < length) {
+      pages[i] = *reinterpret_cast<const std::uint32_t*>(
+          table + static_cast<std::int64_t>(cache.page_of(key)) * cache.table_bytes);
+    }
+  }
+  const std::int64_t head = block * Shape::kHeads;
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    if (pages[i] >= static_cast<std::uint32_t>(cache.outers)) continue;
+    const int key = first + i * 32;
+    const std::uint64_t steps =
+        pages[i] * cache.outer_steps +
+        static_cast<std::uint32_t>(key - cache.page_of(key) * cache.tokens) * cache.token_steps;
+    const char* k = cache.k + head * cache.k_head_bytes + steps * cache.k_step;
+    const char* v = cache.v + head * cache.v_head_bytes + steps * cache.v_step;
+#pragma unroll
+    for (int h = 0; h < Shape::kHeads; ++h, k += cache.k_head_bytes, v += cache.v_head_bytes) {
+#pragma unroll
+      for (int line = 0; line < Shape::kRowBytes; line += kLine) fetch_line(k + line);
+#pragma unroll
+      for (int line = 0; line < Shape::kRowBytes; line += kLine) fetch_line(v + line);
+    }
+  }
 }
 
 // A CTA's place in the line, and a thread's rows.
@@ -229,7 +292,7 @@ template <class Shape>
 __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>& list) {
   const int blocks = a.cache.kv_heads / Shape::kHeads;
   Share share;
-  const int2 rows = rows_of_thread<Shape::kThreads>(a.q.rows);
+  const int2 rows = rows_of_thread<kPlanners<Shape>>(a.q.rows);
   share.first_row = rows.x;
   share.last_row = rows.y;
   int2 own = make_int2(0, 0);
@@ -247,16 +310,20 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
     longest = __reduce_max_sync(0xffffffffu, longest);
     if ((threadIdx.x & 31) == 0) list.longest[threadIdx.x >> 5] = longest;
   }
-  const Scanned scanned = scan<Shape::kThreads>(own, list.sums);
+  const Scanned scanned = scan<kPlanners<Shape>>(own, list.sums);
   share.units_before = scanned.before.x;
   share.parts_before = scanned.before.y;
   share.all_parts = scanned.all.y;
   share.cuts = Cuts(scanned.all.x, a.pieces);
   int cta = static_cast<int>(blockIdx.x), before = 0;
-  if constexpr (Shape::kEvenItems) {
+  if constexpr (Shape::kEvenItems || Shape::kAhead) {
     const Even& even = a.pieces.even;
+    if constexpr (Shape::kEvenItems) {
 #pragma unroll
-    for (int warp = 0; warp < Shape::kWarps; ++warp) longest = max(longest, list.longest[warp]);
+      for (int warp = 0; warp < Shape::kWarps; ++warp) longest = max(longest, list.longest[warp]);
+    } else {
+      longest = even.by_items(scanned.all.x);
+    }
     if (scanned.all.y == even.items && longest >= even.group * kLeastUnits &&
         static_cast<std::int64_t>(longest) * even.items == scanned.all.x) {
       share.cuts = Cuts(longest, even);
@@ -411,7 +478,7 @@ __device__ __forceinline__ void list_first(const Arguments& a, const Share& shar
     at = row_end;
     number += count;
   }
-  __syncthreads();
+  meet_planners<kPlanners<Shape>>();
 }
 
 // The number of the first part that begins in the share, where parts are not cut by shares. The
