@@ -121,7 +121,7 @@ class FusedChain : public ChainBase<Io, Pipe> {
 
   // W of a chunk whose S^T K^T, and S^T Q^T if it is given, is on its way. T' is there then.
   template <class... Others>
-  __device__ const __forceinline__ Factors& make_w_of(int n, float (&x)[32], std::uint32_t (&w)[16],
+  const __device__ __forceinline__ Factors& make_w_of(int n, float (&x)[32], std::uint32_t (&w)[16],
                                                       Others&... others) {
     pipe.wait_values(n);
     std::uint32_t v[16];

@@ -17,7 +17,7 @@ struct LongPlan {
   int blocks_a_cta = 1, most_parts = 1;  // of a long sequence's walk
   int rows = 0, chunks = 0;              // of all sequences
 
-  static constexpr std::int64_t kChunk = 243, kTask = 570, kPrepared = 145, kImpossible = 1LL << 60;
+  static constexpr std::int64_t kChunk = 233, kTask = 570, kPrepared = 145, kImpossible = 1LL << 60;
 
   HYLA_HOST_DEVICE int ctas_a_row(int parts) const { return heads * 2 / blocks_a_cta * parts; }
   // Some multiprocessors are left for the others.

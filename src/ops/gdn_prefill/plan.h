@@ -218,7 +218,7 @@ inline LongChoice long_choice(LongPlan plan, int most, const PlanLengths& length
 
 // Everything in one CTA; a task costs its states, and more of them beside each other memory's time.
 inline double fused_chunk_us(const PlanShape& s, double busy) {
-  return (s.norm ? 2.6 : 2.38) * (1 + 0.0628 * busy);
+  return (s.norm ? 2.43 : 2.28) * (1 + 0.0628 * busy);
 }
 inline double fused_task_us(const PlanShape& s, double busy) {
   return (!s.reads_states   ? 3.3
@@ -650,12 +650,12 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const int state = state_rows(s, parts);
   const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.32 : 2.12);
   const double between = followed > 1 ? 9.39 + step * (followed - 1) : 0.0;
-  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.46 : 2.19) +
+  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.29 : 2.1) +
                          6.0 * s.waves(tasks * parts);
   // Gates of all chunks are looked through first, and keys and queries read once more.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
   const double found = 0.00102 * all, bytes = 8.1e-8 * all * s.key_bytes;
-  return 24.5 + found + bytes + prepare + transfer + between + outputs;
+  return 19.5 + found + bytes + prepare + transfer + between + outputs;
 }
 
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.
