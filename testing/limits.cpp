@@ -118,11 +118,15 @@ Limit matrix_products(double flops, int threads, DType operands) {
   const int count = cpu::thread_count(on(threads));
   const cpu::GemmRateKernels& kernels = cpu::gemm_rate_kernels(cpu::best_target());
   const bool pairs = operands == DType::kBFloat16 && kernels.pairs != nullptr;
-  const auto multiply = pairs ? kernels.pairs : kernels.singles;
+  auto multiply = pairs ? kernels.pairs : kernels.singles;
+  if (pairs && cpu::best_target() == cpu::Target::kAmx) multiply = kernels.amx;
+  constexpr std::int64_t kLineFloats = 16;  // tiles are loaded twice as fast from whole lines
   const auto data = std::make_shared<std::vector<float>>(
-      static_cast<std::size_t>(count) * cpu::kGemmRateFloats, 0.5f);
+      static_cast<std::size_t>(count) * cpu::kGemmRateFloats + kLineFloats, 0.5f);
   const auto part = [=](int member) {
-    multiply(kProducts, data->data() + member * cpu::kGemmRateFloats);
+    const auto skipped = reinterpret_cast<std::uintptr_t>(data->data()) / 4 % kLineFloats;
+    float* first = data->data() + (kLineFloats - skipped) % kLineFloats;
+    multiply(kProducts, first + member * cpu::kGemmRateFloats);
   };
   return {on_threads(count, part), flops / (cpu::kGemmRateFlops * kProducts * count)};
 }

@@ -9,6 +9,7 @@
 #define HYLA_TARGET_SOURCE "cpu/attention_kernel.cpp"
 #include "cpu/foreach_target.h"
 // After it, in this order.
+#include "cpu/attention_amx.h"
 #include "cpu/attention_block.h"
 #include "cpu/attention_stream.h"
 
@@ -62,7 +63,29 @@ void join_tiles(const attention::RunProblem& p, const AttentionTile& tile, float
 }
 
 extern const AttentionKernels kAttentionKernels;
-const AttentionKernels kAttentionKernels = {attention_scratch, run_tile, join_tiles};
+const AttentionKernels kAttentionKernels = {kBlockColumns, attention_scratch, run_tile, join_tiles};
+
+#if HYLA_TARGET_HAS_PAIRS
+std::int64_t amx_attention_scratch(const attention::RunProblem& p, std::int64_t heads) {
+  const attention::Queries& q = p.queries;
+  return std::max({Block<AmxPairs>::scratch_floats(q), AmxStream::scratch_floats(q, heads),
+                   scratch_of<Pairs>(q, heads)});
+}
+
+void run_amx_tile(const attention::RunProblem& p, const AttentionTile& tile,
+                  const AttentionTile* next, float* scratch, float* partials) {
+  if (tile.streamed() && !AmxStream::takes(p)) {
+    return run_tile_of<Pairs>(p, tile, next, scratch, partials);
+  }
+  const amx::Scope tiles;
+  if (tile.streamed()) return AmxStream(p, tile, next, scratch).run(partials);
+  Block<AmxPairs>(p, tile, scratch).run(partials);
+}
+
+extern const AttentionKernels kAmxAttentionKernels;
+const AttentionKernels kAmxAttentionKernels = {kAmxBlockColumns, amx_attention_scratch,
+                                               run_amx_tile, join_tiles};
+#endif
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
 HYLA_TARGET_END
@@ -70,6 +93,9 @@ HYLA_TARGET_END
 #if HYLA_TARGET_ONCE
 namespace hyla::cpu {
 const AttentionKernels& attention_kernels(Target target) {
+#if defined(__x86_64__)
+  if (target == Target::kAmx) return avx512_bf16::kAmxAttentionKernels;
+#endif
   return HYLA_TARGET_SELECT(kAttentionKernels);
 }
 }  // namespace hyla::cpu

@@ -24,7 +24,7 @@ HYLA_INLINE std::int64_t whole(std::int64_t count, std::int64_t unit) {
 
 // Which keys each column of a tile sees.
 struct Sight {
-  attention::KeyRange seen[kBlockColumns];
+  attention::KeyRange seen[kAmxBlockColumns];
   attention::KeyRange by_all;
 
   Sight(const attention::RunProblem& p, const AttentionTile& tile) {

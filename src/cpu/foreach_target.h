@@ -29,7 +29,7 @@
 
 #if defined(__x86_64__)
 #define HYLA_TARGET_SELECT(variable)                     \
-  (target == Target::kAvx512Bf16 ? avx512_bf16::variable \
+  (target >= Target::kAvx512Bf16 ? avx512_bf16::variable \
    : target == Target::kAvx512   ? avx512::variable      \
    : target == Target::kAvx2     ? avx2::variable        \
                                  : baseline::variable)

@@ -22,6 +22,7 @@ inline void run_recurrence(Target target, const gdn::RecurrenceProblem& p, const
 void run_short_rows(Target target, const gdn::PrefillProblem& p, const Context& context);
 
 const char* prefill_refuses(const gdn::PrefillProblem& p);
+const char* prefill_amx_refuses(const gdn::PrefillProblem& p);
 void run_prefill(Target target, const gdn::PrefillProblem& p, const Context& context);
 
 }  // namespace hyla::cpu

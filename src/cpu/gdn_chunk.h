@@ -33,6 +33,7 @@ struct PrefillBuffers {
   float* keys;              // [2 kChunk, width]: k, then q
   float* keys_by_column;    // [width, kChunk]
   float* keys_by_token;     // [kChunk / 2, K]: pairs of tokens
+  float* keys_turned;       // [K, kChunk / 2]: the same, for AMX
   float* gram;              // [2 kChunk, kChunk]: k.k, then q.k
   float* mix;               // [2 kChunk, kChunk]: -A, then P
   float* seen;              // [2 kChunk, columns]: k.S, then q.S, which becomes O
@@ -47,6 +48,7 @@ struct PrefillBuffers {
     keys = take(scratch, 2 * kChunk * width);
     keys_by_column = take(scratch, width * kChunk);
     keys_by_token = take(scratch, Op::kSummed == 1 ? 0 : kChunk / 2 * K);
+    keys_turned = take(scratch, Op::kTiles ? kChunk / 2 * K : 0);
     gram = take(scratch, 2 * kChunk * kChunk);
     mix = take(scratch, 2 * kChunk * kChunk);
     seen = take(scratch, 2 * kChunk * columns);
@@ -64,37 +66,61 @@ struct PrefillBuffers {
   float* pairs_of(std::int64_t head) const { return state_pairs + head * K / 2 * columns; }
 };
 
-// Numbers of the tokens of a chunk. Tokens past the chunk's end are there up to a multiple of eight
-// and change nothing.
+// Numbers of the tokens of a chunk. Tokens past the chunk's end are there up to a multiple of eight,
+// for AMX all of them, and change nothing.
 struct ChunkNumbers {
   std::int64_t tokens = 0, padded = 0;
   alignas(64) float k_factor[kChunk], q_factor[kChunk];  // of the norms, and the scale
   alignas(64) float alpha[kChunk], beta[kChunk], from_start[kChunk], to_end[kChunk];
 };
 
+template <class T>
+HYLA_INLINE float norm_factor(const gdn::Problem& p, const T* key) {
+  if (!p.l2norm) return 1.0f;
+  F squares = zero();
+  for (std::int64_t i = 0; i < p.K; i += kLanes) {
+    const F x = load_some(key + i, p.K - i);
+    squares = fma(x, x, squares);
+  }
+  return 1.0f / __builtin_sqrtf(sum(squares) + static_cast<float>(p.l2norm_eps));
+}
+
 template <class Op>
 HYLA_INLINE float load_chunk_key(const gdn::Problem& p, const core::TokenView& view,
                                  std::int64_t offset, float* to) {
   if constexpr (Op::kSummed == 1) {
     load_values(view, offset, p.K, to);
-    if (!p.l2norm) return 1.0f;
-    float squares = 0.0f;
-    for (std::int64_t i = 0; i < p.K; ++i) squares += to[i] * to[i];
-    return 1.0f / __builtin_sqrtf(squares + static_cast<float>(p.l2norm_eps));
+    return norm_factor(p, to);
   } else {
     const bfloat16* from = static_cast<const bfloat16*>(view.data) + offset;
     std::memcpy(static_cast<void*>(to), from, static_cast<std::size_t>(p.K) * sizeof(bfloat16));
-    if (!p.l2norm) return 1.0f;
-    float values[kMaxDim];
-    load_all(from, p.K, values);
-    float squares = 0.0f;
-    for (std::int64_t i = 0; i < p.K; ++i) squares += values[i] * values[i];
-    return 1.0f / __builtin_sqrtf(squares + static_cast<float>(p.l2norm_eps));
+    return norm_factor(p, from);
   }
 }
 
-// Queries and keys of a chunk, in the three forms the products want them in, and their products
-// with each other.
+// Keys of two tokens side by side.
+template <class Op>
+HYLA_INLINE void pair_tokens(const PrefillBuffers<Op>& b, std::int64_t t) {
+  const auto* first = reinterpret_cast<const bfloat16*>(b.keys + t * b.width);
+  const bfloat16* second = first + b.K;
+  float* to = b.keys_by_token + t / 2 * b.K;
+  std::int64_t i = 0;
+#if HYLA_TARGET_HAS_PAIRS
+  for (; i + 2 * kLanes <= b.K; i += 2 * kLanes) {
+    P lower, upper;
+    zip_pairs(load_pairs(first + i), load_pairs(second + i), lower, upper);
+    store_pairs(lower, to + i);
+    store_pairs(upper, to + i + kLanes);
+  }
+#endif
+  for (; i < b.K; ++i) {
+    const bfloat16 pair[] = {first[i], second[i]};
+    std::memcpy(to + i, pair, sizeof pair);
+  }
+}
+
+// Queries and keys of a chunk, in the forms the products want them in, and their products with each
+// other.
 template <class Op>
 void load_chunk(const gdn::Problem& p, std::int64_t row, std::int64_t token, std::int64_t head,
                 const PrefillBuffers<Op>& b, ChunkNumbers& numbers) {
@@ -115,15 +141,16 @@ void load_chunk(const gdn::Problem& p, std::int64_t row, std::int64_t token, std
   }
   transpose(b.keys, width, numbers.padded, width, b.keys_by_column, kChunk);
   if constexpr (Op::kSummed == 2) {
-    for (std::int64_t t = 0; t < numbers.padded; t += 2) {
-      const auto* first = reinterpret_cast<const char*>(b.keys + t * width);
-      auto* to = reinterpret_cast<char*>(b.keys_by_token + t / 2 * b.K);
-      for (std::int64_t i = 0; i < b.K; ++i) {
-        std::memcpy(to + 4 * i, first + 2 * i, 2);
-        std::memcpy(to + 4 * i + 2, first + 4 * width + 2 * i, 2);
-      }
-    }
+    for (std::int64_t t = 0; t < numbers.padded; t += 2) pair_tokens(b, t);
   }
+#if HYLA_TARGET_HAS_PAIRS
+  if constexpr (Op::kTiles) {
+    transpose(b.keys_by_token, b.K, kChunk / 2, b.K, b.keys_turned, kChunk / 2);
+    amx::multiply<false>({b.keys, width}, 2 * kChunk, {b.keys_by_column, kChunk}, width, kChunk,
+                         {b.gram, kChunk});
+    return;
+  }
+#endif
   for (std::int64_t half = 0; half < 2 * kChunk; half += kChunk) {
     for (std::int64_t t = 0; t < numbers.padded; t += kTileRows) {
       const Left left{b.keys + (half + t) * width, width, 1};
@@ -250,6 +277,30 @@ struct UpdateState {
   };
 };
 
+#if HYLA_TARGET_HAS_PAIRS
+// The same by AMX, some rows at a time, which stay in the L1 cache.
+inline void update_by_tiles(const PrefillBuffers<AmxPairs>& b, float decay, float* state,
+                            float* pairs) {
+  constexpr std::int64_t kRows = 2 * amx::kRows;
+  for (std::int64_t row = 0; row < b.K; row += kRows) {
+    const std::int64_t rows = std::min(kRows, b.K - row);
+    float* here = state + row * b.columns;
+    for (std::int64_t i = 0; i < rows * b.columns; i += kLanes) {
+      store(mul(set(decay), load(here + i)), here + i);
+    }
+    amx::multiply<true>({b.keys_turned + row * kChunk / 2, kChunk / 2}, rows,
+                        {b.u_decayed, b.columns}, kChunk / 2, b.columns, {here, b.columns});
+    for (std::int64_t m = 0; m < rows; m += 2) {
+      const float* from = here + m * b.columns;
+      float* to = pairs + (row + m) / 2 * b.columns;
+      for (std::int64_t i = 0; i < b.columns; i += kLanes) {
+        store_pairs(pack_pairs(load(from + i), load(from + b.columns + i)), to + i);
+      }
+    }
+  }
+}
+#endif
+
 // W = beta (v - E k.S) of one token, in u.
 template <class Op>
 void load_inflow(const gdn::Problem& p, std::int64_t row, std::int64_t token, std::int64_t head,
@@ -298,9 +349,16 @@ void run_chunk(const gdn::Problem& p, std::int64_t row, std::int64_t token, std:
   float* state = b.state(index);
   float* pairs = Op::kSummed == 2 ? b.pairs_of(index) : nullptr;
   const float* right = Op::kSummed == 2 ? pairs : state;
-  for (std::int64_t half = 0; half < 2 * kChunk; half += kChunk) {
-    multiply<Op>({b.keys + half * b.width, b.width, 1}, n.padded, right, b.columns, b.width,
-                 b.columns, b.seen + half * b.columns, b.columns);
+  if constexpr (Op::kTiles) {
+#if HYLA_TARGET_HAS_PAIRS
+    amx::multiply<false>({b.keys, b.width}, 2 * kChunk, {pairs, b.columns}, b.width, b.columns,
+                         {b.seen, b.columns});
+#endif
+  } else {
+    for (std::int64_t half = 0; half < 2 * kChunk; half += kChunk) {
+      multiply<Op>({b.keys + half * b.width, b.width, 1}, n.padded, right, b.columns, b.width,
+                   b.columns, b.seen + half * b.columns, b.columns);
+    }
   }
   for (std::int64_t t = 0; t < n.padded; ++t) {
     load_inflow(p, row, token, head, v0, count, t, b, n);
@@ -317,6 +375,12 @@ void run_chunk(const gdn::Problem& p, std::int64_t row, std::int64_t token, std:
     store_values(p.out, p.out.offset(row, token + t, head, v0), count, outputs + t * b.columns);
   }
   decay_inflow(b, n);
+#if HYLA_TARGET_HAS_PAIRS
+  if constexpr (Op::kTiles) {
+    update_by_tiles(b, n.from_start[n.padded - 1], state, pairs);
+    return;
+  }
+#endif
   const Left keys = Op::kSummed == 2 ? Left{b.keys_by_token, 1, b.K} : Left{b.keys, 1, b.K};
   for (std::int64_t i = 0; i < b.K; i += kTileRows) {
     for_columns<UpdateState<Op>::template Tile>(

@@ -69,6 +69,12 @@ const char* prefill_refuses(const gdn::PrefillProblem& p) {
   return nullptr;
 }
 
+const char* prefill_amx_refuses(const gdn::PrefillProblem& p) {
+  if (p.q.dtype != DType::kBFloat16) return "AMX takes bfloat16 tensors";
+  if (p.K % 32 != 0) return "AMX takes a K that is a multiple of 32";
+  return prefill_refuses(p);
+}
+
 void run_prefill(Target target, const gdn::PrefillProblem& p, const Context& context) {
   PrefillPlan plan = plan_prefill(p, thread_count(context));
   if (plan.tasks == 0) return;

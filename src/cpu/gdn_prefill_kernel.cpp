@@ -32,7 +32,7 @@ struct PrefillTask {
       if (t == length) break;
       const std::int64_t cut = next < checkpoints ? p.checkpoint_offset(row, next) : length;
       numbers.tokens = std::min({kChunk, cut - t, length - t});
-      numbers.padded = round_up(numbers.tokens, 8);
+      numbers.padded = round_up(numbers.tokens, Op::kTiles ? kChunk : 8);
       load_chunk(p, row, begin + t, head, b, numbers);
       for (std::int64_t i = 0; i < heads; ++i) {
         run_chunk(p, row, begin + t, head + i, i, v0, count, b, numbers);
@@ -166,11 +166,27 @@ void run_prefill(const gdn::PrefillProblem& p, const PrefillPlan& plan,
 extern const PrefillKernels kPrefillKernels;
 const PrefillKernels kPrefillKernels = {run_prefill};
 
+#if HYLA_TARGET_HAS_PAIRS
+void run_amx_prefill(const gdn::PrefillProblem& p, const PrefillPlan& plan,
+                     std::atomic<std::int64_t>& next, float* scratch) {
+  const amx::Scope tiles;
+  run_tasks<AmxPairs>(p, plan, next, scratch);
+}
+
+extern const PrefillKernels kAmxPrefillKernels;
+const PrefillKernels kAmxPrefillKernels = {run_amx_prefill};
+#endif
+
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
 HYLA_TARGET_END
 
 #if HYLA_TARGET_ONCE
 namespace hyla::cpu {
-const PrefillKernels& prefill_kernels(Target target) { return HYLA_TARGET_SELECT(kPrefillKernels); }
+const PrefillKernels& prefill_kernels(Target target) {
+#if defined(__x86_64__)
+  if (target == Target::kAmx) return avx512_bf16::kAmxPrefillKernels;
+#endif
+  return HYLA_TARGET_SELECT(kPrefillKernels);
+}
 }  // namespace hyla::cpu
 #endif

@@ -10,6 +10,7 @@
 #define HYLA_CPU_GEMM_H_
 #endif
 
+#include "cpu/amx.h"
 #include "cpu/simd.h"
 
 HYLA_TARGET_BEGIN
@@ -20,6 +21,7 @@ constexpr int kTileVectors = kLanes == 16 ? 4 : 2;
 
 struct Singles {
   using Vector = F;
+  static constexpr bool kTiles = false;
   static constexpr int kSummed = 1;  // products a step
   static HYLA_INLINE F load_b(const float* from) { return load(from); }
   static HYLA_INLINE F load_a(const float* from) { return set(*from); }
@@ -30,6 +32,7 @@ struct Singles {
 // Pairs lie in arrays of float, as bits.
 struct Pairs {
   using Vector = P;
+  static constexpr bool kTiles = false;
   static constexpr int kSummed = 2;
   static HYLA_INLINE P load_b(const float* from) { return load_pairs(from); }
   static HYLA_INLINE P load_a(const float* from) {
@@ -41,6 +44,11 @@ struct Pairs {
   static HYLA_INLINE void store_pair(F even, F odd, float* to) {
     store_pairs(pack_pairs(even, odd), to);
   }
+};
+
+// The same in memory, but large products go by AMX (cpu/amx.h), which wants 16 pairs of each.
+struct AmxPairs : Pairs {
+  static constexpr bool kTiles = true;
 };
 #endif
 

@@ -21,9 +21,16 @@ void products(int rounds, float* memory) {
 
 extern const GemmRateKernels kGemmRateKernels;
 #if HYLA_TARGET_HAS_PAIRS
-const GemmRateKernels kGemmRateKernels = {products<Singles>, products<Pairs>};
+void amx_products(int rounds, float* memory) {
+  const amx::Scope tiles;
+  const amx::Matrix a{memory, 64}, b{memory + 64 * 128, 128};
+  const amx::Matrix c{b.at + 128 * 128, 128};
+  for (int round = 0; round < rounds; ++round) amx::multiply<false>(a, 64, b, 64, 128, c);
+}
+
+const GemmRateKernels kGemmRateKernels = {products<Singles>, products<Pairs>, amx_products};
 #else
-const GemmRateKernels kGemmRateKernels = {products<Singles>, nullptr};
+const GemmRateKernels kGemmRateKernels = {products<Singles>, nullptr, nullptr};
 #endif
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE

@@ -27,13 +27,16 @@ constexpr core::Implementation<Problem> table_row(const char* name) {
 }
 
 // `rows` with those of the targets before the last, which is the reference. kRefuses: why no target
-// takes a problem; without it they take all.
+// takes a problem; without it they take all. kAmxRefuses: why AMX does not, of an operation that
+// has a kernel for it.
 template <class Problem, void (*kRun)(Target, const Problem&, const Context&),
-          auto kRefuses = nullptr, std::size_t kRows>
+          auto kRefuses = nullptr, auto kAmxRefuses = nullptr, std::size_t kRows>
 constexpr auto with_cpu_rows(const core::Implementation<Problem> (&rows)[kRows]) {
-  std::array<core::Implementation<Problem>, kRows + 4> table{};
+  constexpr bool kAmx = !std::is_null_pointer_v<decltype(kAmxRefuses)>;
+  std::array<core::Implementation<Problem>, kRows + (kAmx ? 5 : 4)> table{};
   for (std::size_t i = 0; i + 1 < kRows; ++i) table[i] = rows[i];
   auto* at = &table[kRows - 1];
+  if constexpr (kAmx) *at++ = table_row<Problem, kRun, kAmxRefuses, Target::kAmx>("cpu_amx");
   *at++ = table_row<Problem, kRun, kRefuses, Target::kAvx512Bf16>("cpu_avx512_bf16");
   *at++ = table_row<Problem, kRun, kRefuses, Target::kAvx512>("cpu_avx512");
   *at++ = table_row<Problem, kRun, kRefuses, Target::kAvx2>("cpu_avx2");

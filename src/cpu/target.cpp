@@ -1,5 +1,7 @@
 #include "cpu/target.h"
 
+#include "cpu/amx.h"
+
 #include <initializer_list>
 
 #ifdef HYLA_HAS_HIGHWAY
@@ -43,6 +45,8 @@ bool detect(Target target) {
       return has_avx512();
     case Target::kAvx512Bf16:
       return has_avx512_bf16();
+    case Target::kAmx:
+      return has_avx512_bf16() && amx_refuses() == nullptr;
     case Target::kBaseline:
       break;
   }
@@ -56,13 +60,16 @@ bool detect(Target target) {
 
 const char* refuses(Target target) {
   static const bool known[] = {true, detect(Target::kAvx2), detect(Target::kAvx512),
-                               detect(Target::kAvx512Bf16)};
+                               detect(Target::kAvx512Bf16), detect(Target::kAmx)};
   if (known[static_cast<int>(target)]) return nullptr;
   switch (target) {
     case Target::kAvx2:
       return "the CPU has no AVX2 with FMA and F16C";
     case Target::kAvx512:
       return "the CPU has no AVX-512 F, CD, BW, DQ, VL";
+    case Target::kAmx:
+      if (known[static_cast<int>(Target::kAvx512Bf16)]) return amx_refuses();
+      [[fallthrough]];
     default:
       return "the CPU has no AVX-512 BF16";
   }
@@ -76,6 +83,8 @@ const char* name_of(Target target) {
       return "avx512";
     case Target::kAvx512Bf16:
       return "avx512_bf16";
+    case Target::kAmx:
+      return "amx";
     case Target::kBaseline:
       break;
   }
@@ -83,7 +92,7 @@ const char* name_of(Target target) {
 }
 
 Target best_target() {
-  for (const Target target : {Target::kAvx512Bf16, Target::kAvx512, Target::kAvx2}) {
+  for (const Target target : {Target::kAmx, Target::kAvx512Bf16, Target::kAvx512, Target::kAvx2}) {
     if (refuses(target) == nullptr) return target;
   }
   return Target::kBaseline;

@@ -9,6 +9,7 @@ enum class Target {
   kAvx2,        // with FMA and F16C
   kAvx512,      // F, CD, BW, DQ, VL
   kAvx512Bf16,  // with dot products of bfloat16 pairs (Zen 4, Sapphire Rapids)
+  kAmx,         // that, with products by AMX where a kernel has them (Sapphire Rapids)
 };
 
 // Null where this machine and this build have it, otherwise why not.

@@ -132,6 +132,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_prefill:lens=70,hq=2,hk=1,d=8,mask=chunked,window=24,io=f32",
                       "attention_prefill:lens=33+5,hq=2,hk=2,d=136,mask=none,page=0",
                       "attention_prefill:lens=33+5,hq=4,hk=2,d=72,io=f32,kv=f32",
+                      "attention_decode:b=2,t=4,hq=16,hk=2,d=64,kvlen=1100+3",
+                      "attention_decode:b=2,t=2,hq=8,hk=1,d=64,kvlen=100+1",
+                      "attention_prefill:lens=300,hq=8,hk=2,d=64",
+                      "attention_prefill:lens=70,kvlen=40,hq=8,hk=1,d=96,page=5",
                       "attention_prefill:lens=30+8,kvlen=100,hq=4,hk=4,d=64,page=7,io=f32,kv=f16"));
 
 // Copies, conversions, both rotations with rests of vectors, every kind of quantisation.

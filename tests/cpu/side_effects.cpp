@@ -17,7 +17,7 @@ using testing::CaseOptions;
 // Names and numbers, no word that a macro should have replaced.
 TEST(CpuInfo, SaysWhatTheKernelsAreMadeOf) {
   const CpuInfo info = cpu_info();
-  const std::vector<std::string> known = implementations("gdn.decode");
+  const std::vector<std::string> known = implementations("gdn.prefill");
   EXPECT_NE(std::find(known.begin(), known.end(), "cpu_" + info.target), known.end())
       << info.target;
   EXPECT_EQ(info.vectors.find("HWY_"), std::string::npos) << info.vectors;

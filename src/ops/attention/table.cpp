@@ -151,21 +151,24 @@ double widened_us(const Problem& problem, const Context& context) {
 }
 #endif
 
-constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_attention>({
+constexpr auto kTable =
+    cpu::with_cpu_rows<Problem, cpu::run_attention, nullptr, cpu::attention_amx_refuses>({
 #ifdef HYLA_HAS_CUDA
-    {"cuda_invariant", Device::Kind::kCuda, invariant_refuses, invariant_bytes, launch_invariant},
-    {"cuda_wide", Device::Kind::kCuda, wide_refuses, wide_bytes, launch_wide, wide_us},
-    {"cuda_mixed", Device::Kind::kCuda, mixed_refuses, mixed_bytes, launch_mixed, mixed_us},
-    {"cuda_widened", Device::Kind::kCuda, widened_refuses, prefill_bytes, launch_widened,
-     widened_us},
-    {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill,
-     prefill_us},
-    {"cuda_decode", Device::Kind::kCuda, decode_refuses, attention::decode_workspace_bytes,
-     attention::launch_decode},
-    {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr, attention::launch_rows},
+        {"cuda_invariant", Device::Kind::kCuda, invariant_refuses, invariant_bytes,
+         launch_invariant},
+        {"cuda_wide", Device::Kind::kCuda, wide_refuses, wide_bytes, launch_wide, wide_us},
+        {"cuda_mixed", Device::Kind::kCuda, mixed_refuses, mixed_bytes, launch_mixed, mixed_us},
+        {"cuda_widened", Device::Kind::kCuda, widened_refuses, prefill_bytes, launch_widened,
+         widened_us},
+        {"cuda_prefill", Device::Kind::kCuda, prefill_refuses, prefill_bytes, launch_prefill,
+         prefill_us},
+        {"cuda_decode", Device::Kind::kCuda, decode_refuses, attention::decode_workspace_bytes,
+         attention::launch_decode},
+        {"cuda_rows", Device::Kind::kCuda, attention::rows_refuses, nullptr,
+         attention::launch_rows},
 #endif
-    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},
-});
+        {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::attention},
+    });
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

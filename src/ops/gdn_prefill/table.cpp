@@ -17,29 +17,30 @@ namespace {
 
 using Problem = gdn::PrefillProblem;
 
-constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_prefill, cpu::prefill_refuses>({
+constexpr auto kTable =
+    cpu::with_cpu_rows<Problem, cpu::run_prefill, cpu::prefill_refuses, cpu::prefill_amx_refuses>({
 #ifdef HYLA_HAS_CUDA
-    {"cuda_segments", Device::Kind::kCuda, gdn::prefill_segments_refuses,
-     gdn::prefill_segments_bytes, gdn::launch_prefill_segments, gdn::prefill_segments_us},
-    {"cuda_relay", Device::Kind::kCuda, gdn::prefill_relay_refuses, gdn::prefill_relay_bytes,
-     gdn::launch_prefill_relay, gdn::prefill_relay_us},
-    {"cuda_split", Device::Kind::kCuda, gdn::prefill_split_refuses, gdn::prefill_split_bytes,
-     gdn::launch_prefill_split, gdn::prefill_split_us},
-    {"cuda_fused", Device::Kind::kCuda, gdn::prefill_fused_refuses, nullptr,
-     gdn::launch_prefill_fused, gdn::prefill_fused_us},
-    {"cuda_steps", Device::Kind::kCuda, gdn::prefill_steps_refuses, nullptr,
-     gdn::launch_prefill_steps, gdn::prefill_steps_us},
-    {"cuda_block", Device::Kind::kCuda, gdn::prefill_block_refuses, nullptr,
-     gdn::launch_prefill_block, gdn::prefill_block_us},
-    {"cuda_vk", Device::Kind::kCuda, gdn::prefill_vk_refuses, nullptr, gdn::launch_prefill_vk,
-     gdn::prefill_vk_us},
-    {"cuda_kv", Device::Kind::kCuda, gdn::prefill_kv_refuses, nullptr, gdn::launch_prefill_kv,
-     gdn::prefill_vk_us},
-    {"cuda_tokens", Device::Kind::kCuda, gdn::prefill_tokens_refuses, nullptr,
-     gdn::launch_prefill_tokens},
+        {"cuda_segments", Device::Kind::kCuda, gdn::prefill_segments_refuses,
+         gdn::prefill_segments_bytes, gdn::launch_prefill_segments, gdn::prefill_segments_us},
+        {"cuda_relay", Device::Kind::kCuda, gdn::prefill_relay_refuses, gdn::prefill_relay_bytes,
+         gdn::launch_prefill_relay, gdn::prefill_relay_us},
+        {"cuda_split", Device::Kind::kCuda, gdn::prefill_split_refuses, gdn::prefill_split_bytes,
+         gdn::launch_prefill_split, gdn::prefill_split_us},
+        {"cuda_fused", Device::Kind::kCuda, gdn::prefill_fused_refuses, nullptr,
+         gdn::launch_prefill_fused, gdn::prefill_fused_us},
+        {"cuda_steps", Device::Kind::kCuda, gdn::prefill_steps_refuses, nullptr,
+         gdn::launch_prefill_steps, gdn::prefill_steps_us},
+        {"cuda_block", Device::Kind::kCuda, gdn::prefill_block_refuses, nullptr,
+         gdn::launch_prefill_block, gdn::prefill_block_us},
+        {"cuda_vk", Device::Kind::kCuda, gdn::prefill_vk_refuses, nullptr, gdn::launch_prefill_vk,
+         gdn::prefill_vk_us},
+        {"cuda_kv", Device::Kind::kCuda, gdn::prefill_kv_refuses, nullptr, gdn::launch_prefill_kv,
+         gdn::prefill_vk_us},
+        {"cuda_tokens", Device::Kind::kCuda, gdn::prefill_tokens_refuses, nullptr,
+         gdn::launch_prefill_tokens},
 #endif
-    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::prefill},
-});
+        {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::prefill},
+    });
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace

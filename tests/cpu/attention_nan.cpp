@@ -1,0 +1,65 @@
+// A NaN among the logits of a query makes its output NaN, by every implementation, wherever the
+// key lies that it comes from; other queries know nothing of it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "testing/compare.h"
+#include "testing/random_problem.h"
+
+namespace hyla::cpu_test {
+namespace {
+
+class AttentionNan : public ::testing::TestWithParam<const char*> {};
+
+std::int64_t count_nan(const testing::Call& call) {
+  std::int64_t count = 0;
+  for (const testing::Buffer& buffer : call.buffers) {
+    if (buffer.name() != "out") continue;
+    for (std::int64_t i = 0; i < buffer.numel(); ++i) count += std::isnan(buffer.get(i));
+  }
+  return count;
+}
+
+void check(const testing::Call& call, const std::string& what) {
+  testing::Call reference = call;
+  testing::run(reference, "reference");
+  ASSERT_GT(count_nan(reference), 0) << what;
+  const testing::Judge judge(call);
+  for (const Candidate& candidate : testing::explain(call)) {
+    if (!candidate.supported || candidate.implementation == "reference") continue;
+    testing::Call copy = call;
+    testing::run(copy, candidate.implementation);
+    const testing::Comparison comparison = judge.compare(copy);
+    EXPECT_TRUE(comparison.ok) << what << " by " << candidate.implementation << ": "
+                               << comparison.failure;
+  }
+}
+
+TEST_P(AttentionNan, OfAQueryOrAKeyStaysInItsOutputs) {
+  const testing::ProblemSpec spec = testing::parse_problem(GetParam());
+  const testing::Call call = random_call(spec, testing::CaseOptions::plain());
+  // Every key at once, for one query; a key that some queries see, for all of these.
+  for (const std::string name : {"q", "cache.k"}) {
+    testing::Call broken = call;
+    for (testing::Buffer& buffer : broken.buffers) {
+      if (buffer.name().find(name) != 0 || buffer.numel() == 0) continue;
+      buffer.set(3 * spec.d + 1, std::numeric_limits<double>::quiet_NaN());
+    }
+    check(broken, name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllWays, AttentionNan,
+    ::testing::Values("attention_decode:b=2,hq=4,hk=1,d=64,kvlen=9,page=16",
+                      "attention_decode:b=2,hq=8,hk=1,d=64,kvlen=9,page=16",
+                      "attention_decode:b=1,hq=16,hk=1,d=64,kvlen=1100,page=0",
+                      "attention_decode:b=1,hq=8,hk=1,d=64,kvlen=9,io=f32,kv=f32,page=0",
+                      "attention_prefill:lens=40,hq=4,hk=1,d=64,page=0",
+                      "attention_prefill:lens=40,hq=4,hk=1,d=64,io=f32,kv=f32,page=0"));
+
+}  // namespace
+}  // namespace hyla::cpu_test
