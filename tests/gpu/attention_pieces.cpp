@@ -30,6 +30,21 @@ TEST_F(GpuAttentionPieces, EveryShape) {
   }
 }
 
+// Calls that are long by what their tables have room for: one row, rows as long as each other, others.
+TEST_F(GpuAttentionPieces, KeysAheadOfThePlan) {
+  std::uint64_t seed = 9200;
+  for (const char* problem :
+       {"b=1,kvlen=70000,hq=2,hk=2,d=256,page=64", "b=70,kvlen=1000,hq=2,hk=1,d=256,page=64",
+        "b=40,kvlen=900+30x20+1800x19,hq=2,hk=1,d=256,page=16",
+        "b=100,kvlen=3x99+700,hq=2,hk=1,d=256,page=8",
+        "b=70,kvlen=1000,hq=2,hk=1,d=256,kv=e4m3,page=64"}) {
+    const std::string whole = std::string("attention_decode:") + problem + ",seed=";
+    check_all(whole + std::to_string(++seed), CaseOptions{});
+    check_all(whole + std::to_string(++seed), CaseOptions::drawn(seed));
+    check_repeats(whole + std::to_string(++seed));
+  }
+}
+
 // Drafts, large groups: CTAs share a row, or a CTA has one or two.
 TEST_F(GpuAttentionPieces, RowsThatAreAllAsLong) {
   std::uint64_t seed = 9100;

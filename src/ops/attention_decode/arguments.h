@@ -123,7 +123,7 @@ HYLA_HOST_DEVICE inline int part_units(int units) {
 struct Even {
   int items = 0;  // 0: not of any number of items
   int ctas = 0, group = 1, together = 1;
-  Divider by_group, by_items;
+  Divider by_group;
 };
 
 // Partial results of the pieces that do not hold all keys of their queries. A CTA has a slot for

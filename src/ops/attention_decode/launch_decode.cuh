@@ -9,7 +9,7 @@ namespace hyla::attention::decode {
 template <class Stored, int D, int Sharing, int Heads>
 void launch_stream(const Arguments& arguments, const Plan& plan, const Context& context) {
   using Chosen = Shape<Stored, D, Sharing, Heads>;
-  if constexpr (D == 256 && Sharing == 1 && Heads == 1) {
+  if constexpr (sizeof(Stored) == 2 && D == 256 && Sharing == 1 && Heads == 1) {
     if (plan.ahead) {
       return launch_shape<Chosen>(attention_decode<Ahead<Chosen>>, arguments, plan, context);
     }

@@ -166,7 +166,7 @@ bool fetches_ahead(const RunProblem& problem, const Plan& plan) {
   constexpr std::int64_t kMost = 1 << 22;  // times a number of CTAs it stays below 2^31
   const Queries& q = problem.queries;
   const CachePlaces places(problem.cache);
-  if (plan.wide || plan.sharing > 1 || plan.heads > 1 || plan.dim != 256) return false;
+  if (plan.wide || plan.dim != 256 || one_byte(problem.cache.k.dtype)) return false;
   if (places.kind != KvCache::Kind::kPaged || bytes_per(places.page_table.dtype) != 4) return false;
   if (q.head_dim != plan.dim || q.value_dim != plan.dim) return false;
   if (q.mask.window != 0 || q.mask.chunk != 0) return false;

@@ -141,7 +141,6 @@ inline Even even_items(std::int64_t items, std::int64_t ctas) {
   even.group = static_cast<int>(group);
   even.together = static_cast<int>(together);
   even.by_group = Divider(static_cast<std::uint32_t>(group));
-  even.by_items = Divider(static_cast<std::uint32_t>(items));
   return even;
 }
 
@@ -153,11 +152,9 @@ inline void set_entries(Plan& plan, const Queries& q) {
       blocks * std::min(all * ((group + chunk - 1) / chunk), all * group / chunk + rows);
   plan.by_item = items <= (plan.own_bits ? plan.ctas : kFewItems);
   plan.entries = plan.by_item ? static_cast<int>(items) : plan.ctas;
-  if (plan.own_bits || all % rows != 0) return;
-  const Even even =
-      even_items(blocks * rows * ((all / rows * group + chunk - 1) / chunk), plan.ctas);
-  // Items of one row are as long whatever its length is.
-  if (plan.wide || (q.rows == 1 && even.ctas == plan.ctas)) plan.even = even;
+  if (plan.wide && all % rows == 0) {
+    plan.even = even_items(blocks * rows * ((all / rows * group + chunk - 1) / chunk), plan.ctas);
+  }
 }
 
 // All arguments but the cache.

@@ -28,7 +28,7 @@ struct Shape {
   static constexpr int kGroupBytes = (kRowBytes + 127) / 128 * 1024;
   static constexpr int kTileKeys = kUnit;
   static constexpr bool kReadOnce = true;    // tell L2 so
-  static constexpr bool kEvenItems = false;  // does the kernel look whether they are? See Even
+  static constexpr bool kEvenItems = false;  // see Even
   static constexpr int kTileBytes = 2 * kGroupBytes;
   // Few warps where rows are long: each has enough bytes in flight.
   static constexpr int kWarps = kSharing == 1 && kRowBytes >= 512 ? 4 : 8;

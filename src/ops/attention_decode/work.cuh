@@ -316,14 +316,10 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
   share.all_parts = scanned.all.y;
   share.cuts = Cuts(scanned.all.x, a.pieces);
   int cta = static_cast<int>(blockIdx.x), before = 0;
-  if constexpr (Shape::kEvenItems || Shape::kAhead) {
+  if constexpr (Shape::kEvenItems) {
     const Even& even = a.pieces.even;
-    if constexpr (Shape::kEvenItems) {
 #pragma unroll
-      for (int warp = 0; warp < Shape::kWarps; ++warp) longest = max(longest, list.longest[warp]);
-    } else {
-      longest = even.by_items(scanned.all.x);
-    }
+    for (int warp = 0; warp < Shape::kWarps; ++warp) longest = max(longest, list.longest[warp]);
     if (scanned.all.y == even.items && longest >= even.group * kLeastUnits &&
         static_cast<std::int64_t>(longest) * even.items == scanned.all.x) {
       share.cuts = Cuts(longest, even);
