@@ -74,7 +74,7 @@ Fields<P> sequence_fields() {
        Role::kIndex,
        [](P& p) -> TensorView& { return p.cu_seqlens; },
        "",
-       {"read_slots"}},
+       {"read_slots", "host_lengths"}},
       {"starts",
        "starts",
        Role::kIndex,
