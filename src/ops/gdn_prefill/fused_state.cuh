@@ -175,6 +175,9 @@ class FusedState {
     }
   }
 
+  // Mild chunks have an order of products of their own. With Longs there are no registers for it.
+  static constexpr bool kOrdersMild = kMayBeMild<Io> && !Longs;
+
   // All chunks of the task, the first of which is the n-th of all. The number of the next task's.
   __device__ __forceinline__ int walk(int n) {
     const int chunks = task().chunks();
@@ -202,7 +205,7 @@ class FusedState {
       const int cleared = inside ? c : rows < kChunk ? chunks - 1 : -1;
       // Is the chunk whole, and of this walk?
       const auto whole = [&](int chunk) { return chunk < end && chunk != cleared; };
-      bool usual = kMayBeMild<Io> && whole(c) && pipe.mild(n);
+      bool usual = kOrdersMild && whole(c) && pipe.mild(n);
       while (c < end) {
         if (usual) {
           chain.pack_state();
@@ -214,8 +217,11 @@ class FusedState {
             ++c, ++n;
           } while (usual);
         } else {
-          const bool more = kMayBeMild<Io> && whole(c + 1);
-          if (c == cleared) {
+          const bool more = kOrdersMild && whole(c + 1);
+          if constexpr (kMayBeMild<Io> && !kOrdersMild) {
+            if (c == cleared) pipe.wait_inverse(n);
+            usual = chain.template chunk<false>(n, c, first, target, more);
+          } else if (c == cleared) {
             pipe.wait_inverse(n);
             usual = chain.template chunk<false>(n, c, first, target, more);
           } else {
