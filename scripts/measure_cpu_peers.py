@@ -148,6 +148,9 @@ def machine() -> str:
 
 
 def main() -> int:
+    if not 2 <= len(sys.argv) <= 3 or sys.argv[1].startswith("-"):
+        print(__doc__, file=sys.stderr)
+        return 2
     output, threads = pathlib.Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 2
     try:
         import torch
