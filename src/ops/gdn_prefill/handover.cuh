@@ -6,12 +6,14 @@
 //     those that last        | flags lowered | rounds of chunks | the rest of the chunks          |
 //     serial                                                    | chunk 0 | 1 | 2 | ...
 //
-// A CTA of the next grid starts when all CTAs of this one have lowered their flags and said so: none
-// of them waits for a CTA that is not there, and no flag is left from a call before. The order of
+// A CTA of the next grid starts when all CTAs of this one have lowered their flags, those that they
+// will raise, and said so: none of them waits for a CTA that is not there, and no flag is left from
+// a call before. The order of
 // chunks is that of the walks: first chunks of all sequences, then the second ones.
 #pragma once
 
 #include "arch/flags.cuh"
+#include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
 
 namespace hyla::gdn {
@@ -33,6 +35,8 @@ __device__ __forceinline__ HandoverRows& handover_rows() {
 }
 
 // By all threads of all CTAs, behind the grid before, with a barrier in front of it and after it.
+// A CTA lowers the flags that it will raise (HandoverCursor) and no others: a CTA that starts late,
+// beside another stream's kernels, would lower what is up already, and `serial` wait for ever.
 __device__ __forceinline__ void lower_flags(const RecordRows& all, HandoverRows& s) {
   const FusedArguments& a = all.a;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -45,10 +49,19 @@ __device__ __forceinline__ void lower_flags(const RecordRows& all, HandoverRows&
     s.begin[row] = begin, s.length[row] = there ? length : 0, s.slot[row] = slot;
     if (there) atomicMax(&s.most, chunks);
   }
-  const std::int64_t flags = all.slots() * a.p.heads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * threads + thread; i < flags;
-       i += static_cast<std::int64_t>(gridDim.x) * threads) {
-    a.handover.ready[i] = 0;
+  __syncthreads();
+  const Handover& h = a.handover;
+  const int heads = static_cast<int>(a.p.heads), count = all.count();
+  const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+  const int items = s.most * count * heads, shared = h.rounds * ctas * kPrepareGroups;
+  const auto lower = [&](int item) {
+    const int at = a.by_heads(item), chunk = h.by_rows(at), row = at - chunk * count;
+    if (chunk * kChunk >= s.length[row]) return;
+    h.ready[static_cast<std::int64_t>(s.slot[row] + chunk) * heads + item - at * heads] = 0;
+  };
+  for (int i = thread * ctas + cta; i < min(shared, items); i += threads * ctas) lower(i);
+  if (cta < h.lasting) {
+    for (int i = shared + thread * h.lasting + cta; i < items; i += threads * h.lasting) lower(i);
   }
   __threadfence();
 }
@@ -110,6 +123,7 @@ __device__ __forceinline__ void watch_records(const std::uint32_t* flag, int hea
     if (more == 0) continue;
     seen += more;
     arch::fence_behind_flags();
+    __syncwarp();  // behind the fences of all lanes, which have seen a flag each
     if (lane == 0) there = seen;
   }
 }

@@ -149,7 +149,7 @@ void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
   SplitForm form{walks.parts, walks.blocks_a_cta};
   if (!p.checkpoint_offsets.present()) {
     const Beside beside = prepared_beside(plan_shape(p, context), walks.parts, walks.blocks_a_cta);
-    if (beside.pays) form.rounds = beside.rounds;
+    if (beside.pays) form.rounds = 0;
   }
   launch_prefill_split_as(p, workspace, context, form);
 }

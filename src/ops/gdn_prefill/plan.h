@@ -332,7 +332,7 @@ inline double block_at_us(const PlanShape& s) {
 inline double stream_us(const PlanShape& s) {
   const double tasks = static_cast<double>(s.tasks()) * s.blocks / 2;
   const double mean = s.pieces(16) / s.row_count();
-  const auto walk = [&](double steps) { return 2.04 + (s.norm ? 1.12 : 1.12) * steps; };
+  const auto walk = [](double steps) { return 2.04 + 1.12 * steps; };
   const double bytes = tasks / s.multiprocessors * (3.89 + 0.207 * mean);
   if (s.even(16)) return 6.46 + limit_us(bytes, s.waves(tasks) * walk(mean));
   if (s.deals_out()) {  // CTA i has tasks i, i + ctas, ...
@@ -511,17 +511,16 @@ inline double split_walk_us(const PlanShape& s, int parts, int blocks_a_cta) {
                    parts == 2 ? 1.24 : 1.0);
 }
 
-// Chunks prepared beside the walk over them (handover.cuh): by all multiprocessors as long as those
-// that the walk leaves free would not be done in time, then by these alone.
+// Chunks prepared beside the walk over them, by the multiprocessors that it leaves free
+// (handover.cuh).
 struct Beside {
   bool pays = false;
-  int rounds = 0;  // of all multiprocessors, a chunk a warpgroup
-  double us = 0;   // until all is walked over
+  double us = 0;  // until all is walked over
 };
 inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
   const double ctas = static_cast<double>(s.tasks()) * s.blocks * parts / blocks_a_cta;
   const double left = s.multiprocessors - ctas;
-  if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 32) return {};
+  if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 48) return {};
   const double alone = split_walk_us(s, parts, blocks_a_cta);
   const double walk = alone * (blocks_a_cta == 2 ? 1.1 : 1.2);
   const double all = prepare_us(s, s.multiprocessors);
