@@ -1,8 +1,7 @@
 // Chunks that are prepared beside the walk over them and handed over one by one, in all forms that
 // the plan has for it: against the float64 reference, with the bits of the fused kernel, and in a
 // graph that is replayed on other lengths.
-#include "gpu/check.h"
-#include "ops/gdn_prefill/launch_prefill.h"
+#include "gpu/prefill_form.h"
 
 namespace hyla::testing {
 namespace {
@@ -17,35 +16,8 @@ std::string name(const gdn::SplitForm& form) {
          " blocks a CTA, " + std::to_string(form.rounds) + " rounds";
 }
 
-// A call on the device with a workspace of its own, whose flags are raised before it begins.
-class Beside {
- public:
-  explicit Beside(const Call& call) : gpu_(call) {
-    const auto& params = std::get<gdn::PrefillParams>(gpu_.params());
-    problem_ = gdn::validate(params, gpu_.context());
-    workspace_.bytes = gdn::prefill_split_bytes(problem_);
-    memory_.reset(cuda::allocate(workspace_.bytes));
-    workspace_.data = memory_.get();
-    workspace_.device = gpu_.context().device;
-    cuda::fill(workspace_.data, 0xff, workspace_.bytes);  // NaN
-  }
-
-  void launch(const gdn::SplitForm& form) const {
-    gdn::launch_prefill_split_as(problem_, workspace_, gpu_.context(), form);
-  }
-  Call run(const Call& call, const gdn::SplitForm& form) const {
-    gpu_.upload(call);
-    launch(form);
-    return gpu_.result();
-  }
-  const DeviceCall& gpu() const { return gpu_; }
-
- private:
-  DeviceCall gpu_;
-  gdn::PrefillProblem problem_;
-  cuda::Memory memory_;
-  Workspace workspace_;
-};
+// Flags of the workspace are raised before it begins.
+using Beside = PrefillForm<gdn::SplitForm, gdn::prefill_split_bytes, gdn::launch_prefill_split_as>;
 
 void check(const std::string& what, const Call& call) {
   const Judge judge(call);

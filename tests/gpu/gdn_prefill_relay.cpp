@@ -4,8 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "gpu/check.h"
-#include "ops/gdn_prefill/launch_prefill.h"
+#include "gpu/prefill_form.h"
 
 namespace hyla::testing {
 namespace {
@@ -17,35 +16,11 @@ struct Walk {
 };
 constexpr Walk kWalks[] = {{2, 1}, {2, 4}, {3, 3}, {5, 2}};
 
-// A call on the device with a workspace of its own, run by cuda_relay with given parts.
-class Relay {
- public:
-  explicit Relay(const Call& call) : gpu_(call) {
-    const auto& params = std::get<gdn::PrefillParams>(gpu_.params());
-    problem_ = gdn::validate(params, gpu_.context());
-    workspace_.bytes = gdn::prefill_relay_bytes(problem_);
-    memory_.reset(cuda::allocate(workspace_.bytes));
-    workspace_.data = memory_.get();
-    workspace_.device = gpu_.context().device;
-    cuda::fill(workspace_.data, 0xff, workspace_.bytes);  // NaN
-  }
-
-  void launch(const Walk& walk) const {
-    gdn::launch_prefill_relay_as(problem_, workspace_, gpu_.context(), walk.parts, walk.cuts);
-  }
-  Call run(const Call& call, const Walk& walk) const {
-    gpu_.upload(call);
-    launch(walk);
-    return gpu_.result();
-  }
-  const DeviceCall& gpu() const { return gpu_; }
-
- private:
-  DeviceCall gpu_;
-  gdn::PrefillProblem problem_;
-  cuda::Memory memory_;
-  Workspace workspace_;
-};
+void launch_relay(const gdn::PrefillProblem& problem, const Workspace& workspace,
+                  const Context& context, const Walk& walk) {
+  gdn::launch_prefill_relay_as(problem, workspace, context, walk.parts, walk.cuts);
+}
+using Relay = PrefillForm<Walk, gdn::prefill_relay_bytes, launch_relay>;
 
 void check(const std::string& what, const Call& call) {
   const Judge judge(call);
