@@ -83,7 +83,8 @@ struct Rope {
 // Writes k and v of this call's tokens into the cache at positions kv_lengths[n] - len[n] + i,
 // quantising where the cache is quantised: scale = largest magnitude of the run / 448 (e4m3) or 127
 // (int8), written to the scales; without scales the value itself is rounded, saturating at the same
-// limits. Two tokens that land in one place are the caller's error.
+// limits. Two tokens that land in one place are the caller's error: either of them, or a part of
+// each, is what it holds then.
 struct AppendParams {
   KvCache cache;
   TensorView k;  // [total, Hk, D]; float32, bfloat16, float16
@@ -91,7 +92,13 @@ struct AppendParams {
   TensorView cu_seqlens{};         // [N + 1]
   TensorView starts{}, lengths{};  // [N] each: instead of cu_seqlens
   TensorView kv_lengths{};         // [N], after the append; absent as in RunParams
-  Rope rope{};                     // absent cos: keys as they are
+  // [total]: where each token goes, page * S + place in the page (dense: row * S + position; ragged:
+  // the place itself). Instead of cu_seqlens, starts, lengths, kv_lengths, cache.page_table and
+  // cache.cu_kv. Negative: not written. At or beyond the end of the cache: an error on the CPU, not
+  // written on a GPU
+  TensorView slots{};
+  TensorView positions{};  // [total]: rows of rope.cos and rope.sin, which slots do not tell
+  Rope rope{};             // absent cos: keys as they are
   // quantised caches: values are divided by the scales that the cache holds (of stride 0, where one
   // serves all) instead of by new ones, which are then not written; what is too large is clamped
   bool given_scales = false;

@@ -3,6 +3,7 @@
 #define HYLA_BACKEND_H_
 
 #include <hyla/attention.h>
+#include <hyla/attention_merge.h>
 #include <hyla/context.h>
 #include <hyla/conv.h>
 #include <hyla/error.h>
@@ -17,7 +18,7 @@
 namespace hyla {
 
 // "gdn.decode", "gdn.mtp", "gdn.prefill", "gdn.recurrence", "conv.prefill", "conv.update",
-// "norm.gated_rms", "attention.run", "attention.append".
+// "norm.gated_rms", "attention.run", "attention.append", "attention.merge".
 HYLA_API std::vector<std::string> operations();
 
 // Names of an operation's implementations, best first, on any device. Unknown operation:
@@ -35,6 +36,7 @@ HYLA_API std::vector<Candidate> explain(const conv::UpdateParams&, const Context
 HYLA_API std::vector<Candidate> explain(const norm::GatedRmsParams&, const Context& = {});
 HYLA_API std::vector<Candidate> explain(const attention::RunParams&, const Context& = {});
 HYLA_API std::vector<Candidate> explain(const attention::AppendParams&, const Context& = {});
+HYLA_API std::vector<Candidate> explain(const attention::MergeParams&, const Context& = {});
 
 struct DeviceInfo {
   Device device{};

@@ -362,7 +362,24 @@ typedef struct hyla_attention_append_params {
   hyla_rope rope;
   const char* impl;
   int32_t given_scales; /* 1: divide by the scales that the cache holds, and do not write them */
+  /* [total]: where tokens go, page * S + place in the page; negative: nowhere. Instead of sequences,
+   * kv_lengths, cache.page_table and cache.cu_kv. */
+  DLTensor slots;
+  DLTensor positions; /* [total]: rows of rope.cos and rope.sin, beside slots */
 } hyla_attention_append_params;
+
+/* Two attentions of the same queries over different keys become one. */
+typedef struct hyla_attention_merge_params {
+  uint32_t struct_size;
+  DLTensor a;     /* [total, Hq, DV] */
+  DLTensor a_lse; /* [total, Hq] float32; infinite: no key was seen */
+  DLTensor b;     /* shape of a */
+  DLTensor b_lse; /* [total, Hq] float32 */
+  DLTensor out;   /* shape of a; may be a or b */
+  /* Everything from here on is optional. */
+  DLTensor lse; /* [total, Hq] float32, written; may be a_lse or b_lse */
+  const char* impl;
+} hyla_attention_merge_params;
 
 HYLA_API hyla_status hyla_gdn_decode(const hyla_gdn_decode_params* params,
                                      const hyla_context* context);
@@ -381,6 +398,8 @@ HYLA_API hyla_status hyla_attention_run(const hyla_attention_run_params* params,
                                         const hyla_context* context);
 HYLA_API hyla_status hyla_attention_append(const hyla_attention_append_params* params,
                                            const hyla_context* context);
+HYLA_API hyla_status hyla_attention_merge(const hyla_attention_merge_params* params,
+                                          const hyla_context* context);
 
 HYLA_API hyla_status hyla_gdn_prefill_workspace_bytes(const hyla_gdn_prefill_bounds* bounds,
                                                       size_t* bytes);
@@ -389,8 +408,8 @@ HYLA_API hyla_status hyla_attention_run_workspace_bytes(const hyla_attention_run
 
 /* What every implementation of an operation says about a call, best first, a line each: `name: ok`
  * or `name: reason`; the first that says ok would run. `operation` is "gdn.decode", "gdn.mtp",
- * "gdn.prefill", "gdn.recurrence", "conv.prefill", "conv.update", "norm.gated_rms", "attention.run"
- * or "attention.append"; `params` points to the struct of that operation's function. The text is
+ * "gdn.prefill", "gdn.recurrence", "conv.prefill", "conv.update", "norm.gated_rms", "attention.run",
+ * "attention.append" or "attention.merge"; `params` points to the struct of that operation's function. The text is
  * cut to `capacity` bytes, terminator included; `needed` (may be null): how many it takes. */
 HYLA_API hyla_status hyla_explain(const char* operation, const void* params,
                                   const hyla_context* context, char* buffer, size_t capacity,
