@@ -409,8 +409,9 @@ HYLA_API hyla_status hyla_attention_run_workspace_bytes(const hyla_attention_run
 /* What every implementation of an operation says about a call, best first, a line each: `name: ok`
  * or `name: reason`; the first that says ok would run. `operation` is "gdn.decode", "gdn.mtp",
  * "gdn.prefill", "gdn.recurrence", "conv.prefill", "conv.update", "norm.gated_rms", "attention.run",
- * "attention.append" or "attention.merge"; `params` points to the struct of that operation's function. The text is
- * cut to `capacity` bytes, terminator included; `needed` (may be null): how many it takes. */
+ * "attention.append" or "attention.merge"; `params` points to the struct of that operation's
+ * function. The text is cut to `capacity` bytes, terminator included; `needed` (may be null): how
+ * many it takes. */
 HYLA_API hyla_status hyla_explain(const char* operation, const void* params,
                                   const hyla_context* context, char* buffer, size_t capacity,
                                   size_t* needed);

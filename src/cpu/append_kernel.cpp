@@ -17,6 +17,28 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 constexpr std::int64_t kLongestHead = 576;
 constexpr std::int64_t kLongestLine = (kLongestHead + kLanes - 1) / kLanes * kLanes;
 
+// Of a token of the call: where it goes, and its position.
+struct TokenPlace {
+  CacheRow at;
+  std::int64_t position = 0;
+  bool somewhere = true;
+};
+
+// `i`: token of the row.
+HYLA_INLINE TokenPlace token_place(const attention::AppendProblem& p, std::int64_t row,
+                                   std::int64_t i) {
+  const attention::CacheView& cache = p.cache;
+  if (!p.slots.present()) {
+    const std::int64_t position = cache.length(row) - p.sequences.length(row) + i;
+    return {cache_row(cache, row, position), position};
+  }
+  const std::int64_t slot = p.slots.at(i);
+  if (slot < 0) return {{}, 0, false};
+  const std::int64_t position = p.positions.present() ? p.positions.at(i) : 0;
+  if (cache.kind == attention::KvCache::Kind::kRagged) return {{0, slot}, position};
+  return {{slot / cache.page_size(), slot % cache.page_size()}, position};
+}
+
 // Where scales of the cache are, and whether they are to be divided by as they are.
 struct RunScales {
   const TensorView& view;
@@ -140,12 +162,16 @@ template <class Stored>
 void append_words(const attention::AppendProblem& p, std::int64_t row, const TensorView& from,
                   const TensorView& to, const TensorView& scales, std::int64_t first,
                   std::int64_t last) {
-  const std::int64_t position = p.cache.length(row) - p.sequences.length(row);
   const std::int64_t begin = p.sequences.begin(row);
   WordHeads<Stored> words(from, to, scales);
-  words.begin(begin + first);
+  bool begun = false;
   for (std::int64_t i = first; i < last; ++i) {
-    words.append(begin + i, p.heads, i + 1 < last, cache_row(p.cache, row, position + i));
+    const TokenPlace place = token_place(p, row, i);
+    if (place.somewhere) {
+      if (!begun) words.begin(begin + i);
+      words.append(begin + i, p.heads, i + 1 < last, place.at);
+    }
+    begun = place.somewhere;
   }
 }
 #endif
@@ -207,7 +233,6 @@ void append_tokens(const attention::AppendProblem& p, std::int64_t begin, std::i
     const std::int64_t last = std::min(end - before, added);
     before += added;
     if (first >= last) continue;
-    const std::int64_t position = cache.length(row) - added;
     const bool rotates = p.cos.present();
     const bool k_is_done =
         !rotates && append_quickly(p, row, p.k, cache.k, cache.k_scales, first, last);
@@ -216,12 +241,13 @@ void append_tokens(const attention::AppendProblem& p, std::int64_t begin, std::i
     if (k_is_done && v_is_done) continue;
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t token = p.sequences.begin(row) + i;
-      const CacheRow at = cache_row(cache, row, position + i);
-      if (rotates) turn.load_position(p, position + i);
+      const TokenPlace place = token_place(p, row, i);
+      if (!place.somewhere) continue;
+      if (rotates) turn.load_position(p, place.position);
       if (!k_is_done) {
-        append_row(p, p.k, token, cache.k, cache.k_scales, at, rotates ? &turn : nullptr);
+        append_row(p, p.k, token, cache.k, cache.k_scales, place.at, rotates ? &turn : nullptr);
       }
-      if (!v_is_done) append_row(p, p.v, token, cache.v, cache.v_scales, at, nullptr);
+      if (!v_is_done) append_row(p, p.v, token, cache.v, cache.v_scales, place.at, nullptr);
     }
   }
 }

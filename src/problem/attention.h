@@ -31,7 +31,9 @@ struct RunProblem {
 };
 
 struct AppendProblem {
-  core::Sequences sequences;
+  core::Sequences sequences;  // one row of all tokens where these have slots
+  IndexSpan slots;            // [total], or absent: outer * S + token
+  IndexSpan positions;        // [total] beside slots and cos
   std::int64_t heads = 0, head_dim = 0, value_dim = 0;  // value_dim 0: keys only
   TensorView k, v;
   CacheView cache;

@@ -156,6 +156,12 @@ CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::
     view.v = tokens_first(cache.v, cache.layout);
     view.v_scales = tokens_first(cache.v_scales, cache.layout);
   }
+  if (access.by_slots) {
+    core::check_absent("kv_lengths", kv_lengths, "beside slots");
+    core::check_absent("cache.page_table", cache.page_table, "beside slots");
+    core::check_absent("cache.cu_kv", cache.cu_kv, "beside slots");
+    return view;
+  }
   if (ragged) {
     core::check_indices("cache.cu_kv", cache.cu_kv, "N+1", shapes, context);
     view.cu_kv = IndexSpan(cache.cu_kv);

@@ -9,6 +9,7 @@ namespace hyla::attention {
 // `shapes` knows N, and whatever of Hk, D and DV the caller has bound.
 struct CacheAccess {
   core::Access values, scales;
+  bool by_slots = false;  // it has no rows: no lengths, offsets or page table
 };
 CacheView check_cache(const KvCache& cache, const TensorView& kv_lengths, core::Shapes& shapes,
                       CacheAccess access, bool with_values, const Context& context);

@@ -11,20 +11,32 @@ using attention::AppendProblem;
 using attention::CacheView;
 using attention::KvCache;
 
-// Offset of [token of a row, head] in a tensor of the cache.
-std::int64_t place(const CacheView& cache, const TensorView& view, std::int64_t row,
-                   std::int64_t token, std::int64_t head) {
+// Row of a dense cache or page, and token of it.
+struct Place {
+  std::int64_t outer, token;
+
+  std::int64_t offset(const TensorView& view, std::int64_t head) const {
+    if (view.rank == 3) return token * view.strides[0] + head * view.strides[1];
+    return outer * view.strides[0] + token * view.strides[1] + head * view.strides[2];
+  }
+};
+
+Place place_of(const CacheView& cache, std::int64_t row, std::int64_t position) {
   switch (cache.kind) {
     case KvCache::Kind::kDense:
-      return row * view.strides[0] + token * view.strides[1] + head * view.strides[2];
+      return {row, position};
     case KvCache::Kind::kRagged:
-      return (cache.cu_kv.at(row) + token) * view.strides[0] + head * view.strides[1];
+      return {0, cache.cu_kv.at(row) + position};
     default: {
       const std::int64_t size = cache.page_size();
-      return cache.page_table.at(row, token / size) * view.strides[0] +
-             token % size * view.strides[1] + head * view.strides[2];
+      return {cache.page_table.at(row, position / size), position % size};
     }
   }
+}
+
+Place place_of_slot(const CacheView& cache, std::int64_t slot) {
+  if (cache.kind == KvCache::Kind::kRagged) return {0, slot};
+  return {slot / cache.page_size(), slot % cache.page_size()};
 }
 
 void rotate(std::vector<double>& head, const AppendProblem& problem, std::int64_t position) {
@@ -46,18 +58,16 @@ double largest_stored(DType dtype) { return dtype == DType::kInt8 ? 127.0 : 448.
 
 // `scales` absent: the values themselves are rounded. A scale of 0 makes zeros of a run, whatever
 // it holds; what is divided by others is clamped, and NaN becomes NaN (e4m3) or -127 (int8).
-void write_head(const std::vector<double>& head, const CacheView& cache, const TensorView& values,
-                const TensorView& scales, bool given, std::int64_t row, std::int64_t token,
-                std::int64_t h) {
-  const std::int64_t base = place(cache, values, row, token, h);
+void write_head(const std::vector<double>& head, const TensorView& values, const TensorView& scales,
+                bool given, const Place& place, std::int64_t h) {
+  const std::int64_t base = place.offset(values, h);
   const auto dim = static_cast<std::int64_t>(head.size());
   const std::int64_t runs = scales.present() ? scales.shape[scales.rank - 1] : 1;
   const std::int64_t run = dim / runs;
   for (std::int64_t r = 0; r < runs; ++r) {
     double scale = 1.0;
     const std::int64_t scale_at =
-        scales.present() ? place(cache, scales, row, token, h) + r * scales.strides[scales.rank - 1]
-                         : 0;
+        scales.present() ? place.offset(scales, h) + r * scales.strides[scales.rank - 1] : 0;
     if (given) {
       scale = reference::load(scales.data, scales.dtype, scale_at);
     } else if (scales.present()) {
@@ -85,24 +95,40 @@ std::vector<double> read_head(const TensorView& view, std::int64_t token, std::i
   return head;
 }
 
+// All heads of a token. `position`: of the rotation.
+void append_token(const AppendProblem& problem, std::int64_t token, const Place& place,
+                  std::int64_t position) {
+  const CacheView& cache = problem.cache;
+  for (std::int64_t h = 0; h < problem.heads; ++h) {
+    std::vector<double> key = read_head(problem.k, token, h);
+    if (problem.cos.present()) rotate(key, problem, position);
+    write_head(key, cache.k, cache.k_scales, problem.given_scales, place, h);
+    if (problem.v.present()) {
+      write_head(read_head(problem.v, token, h), cache.v, cache.v_scales, problem.given_scales,
+                 place, h);
+    }
+  }
+}
+
 }  // namespace
 
 void reference::attention_append(const AppendProblem& problem, const Workspace&, const Context&) {
   const CacheView& cache = problem.cache;
+  if (problem.slots.present()) {
+    for (std::int64_t i = 0; i < problem.sequences.tokens; ++i) {
+      const std::int64_t slot = problem.slots.at(i);
+      if (slot < 0) continue;
+      append_token(problem, i, place_of_slot(cache, slot),
+                   problem.positions.present() ? problem.positions.at(i) : 0);
+    }
+    return;
+  }
   for (std::int64_t row = 0; row < problem.sequences.rows; ++row) {
     const std::int64_t added = problem.sequences.length(row);
     for (std::int64_t i = 0; i < added; ++i) {
       const std::int64_t token = problem.sequences.begin(row) + i;
       const std::int64_t position = cache.length(row) - added + i;
-      for (std::int64_t h = 0; h < problem.heads; ++h) {
-        std::vector<double> key = read_head(problem.k, token, h);
-        if (problem.cos.present()) rotate(key, problem, position);
-        write_head(key, cache, cache.k, cache.k_scales, problem.given_scales, row, position, h);
-        if (problem.v.present()) {
-          write_head(read_head(problem.v, token, h), cache, cache.v, cache.v_scales,
-                     problem.given_scales, row, position, h);
-        }
-      }
+      append_token(problem, token, place_of(cache, row, position), position);
     }
   }
 }

@@ -59,8 +59,14 @@ __device__ __forceinline__ int safe_length(std::int64_t begin, std::int64_t coun
   return static_cast<int>(count < total - begin ? count : total - begin);
 }
 
-// By offsets: rows lie one behind the other, so the token's number is its place in the input.
+// By offsets: rows lie one behind the other, so the token's number is its place in the input. By
+// slots: there are no rows.
 __device__ __forceinline__ RowToken row_of(const RowsArguments& a, int token) {
+  if (a.slots.present()) {
+    RowToken at;
+    at.row = 0, at.source = token;
+    return at;
+  }
   const int rows = static_cast<int>(a.sequences.rows), guess = a.by_row(token);
   int row = guess < rows ? guess : rows - 1;
   RowNumbers numbers(a, row);
@@ -127,11 +133,35 @@ struct Target {
   int position = -1;
 };
 
+// Of a slot: nowhere outside the cache. Slots of it fit 31 bits.
+__device__ __forceinline__ Place slot_place(const RowsArguments& a, std::int64_t slot) {
+  if (slot < 0 || slot >= a.capacity) return {-1, 0};
+  const int outer = a.by_page(static_cast<int>(slot));
+  return {outer, slot - outer * a.places.tokens};
+}
+
+// What is none of the tables' rows is negative.
+__device__ __forceinline__ int table_row(const RowsArguments& a, std::int64_t position) {
+  return position >= 0 && position < a.positions ? static_cast<int>(position) : -1;
+}
+
+__device__ __forceinline__ Target slot_target(const RowsArguments& a, int token) {
+  const AskedIndex slot(a.slots, token * a.slots.stride);
+  Target target;
+  if (a.slot_positions.present()) {
+    const AskedIndex position(a.slot_positions, token * a.slot_positions.stride);
+    target.position = table_row(a, position.value());
+  }
+  target.place = slot_place(a, slot.value());
+  return target;
+}
+
 // Positions fit 31 bits.
 __device__ __forceinline__ Target target_of(const RowsArguments& a, const RowToken& at) {
   const CachePlaces& places = a.places;
   Target target;
   if (at.row < 0) return target;
+  if (a.slots.present()) return slot_target(a, at.source);
   const std::int64_t position = at.length - at.added + at.in_row;
   if (position < 0 || position >= places.capacity(at.row)) return target;
   target.position = static_cast<int>(position);

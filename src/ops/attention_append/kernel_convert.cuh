@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<Out, kTurned, kSc
   if (first >= a.tokens) return;
   const LanePair at(half, lane), other_at(a.halves[1], lane);
   const int own_group = lane >> half.lane_shift, at_once = 32 >> half.lane_shift;
-  const bool by_offsets = a.sequences.cu_seqlens.present();
+  const bool by_offsets = a.in_order();
   const auto ask_chunks = [&](int source, int head, bool there, int stage) {
     const std::uint32_t to = arch::shared_address(&memory[warp][stage][0][lane]);
     ask<kHeads>(half, at, source, head, a.heads, there, to);

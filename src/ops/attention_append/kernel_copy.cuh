@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(32 * kRowWarps, 5)
   };
 
   RowToken own;
-  if (a.sequences.cu_seqlens.present()) {
+  if (a.in_order()) {
 #pragma unroll
     for (int i = 0; i < kLines; ++i) ask(i, first_token + chunks[i].token, chunks[i].inside);
     if (first_token + lane < a.tokens) {

@@ -24,9 +24,19 @@ __device__ __forceinline__ void fetch_pages(const IndexSpan& table, int row) {
 
 // Of the token of this CTA, by whole warps.
 struct FewTarget {
-  int row = -1, position = -1;  // position < 0: not written
+  int row = -1, position = -1;  // position < 0: not written, or by a slot not rotated
+  std::int64_t slot = -1;
 
   __device__ __forceinline__ FewTarget(const RowsArguments& a, int token) {
+    if (a.slots.present()) {
+      const AskedIndex asked(a.slots, token * a.slots.stride);
+      if (a.slot_positions.present()) {
+        const AskedIndex at(a.slot_positions, token * a.slot_positions.stride);
+        position = table_row(a, at.value());
+      }
+      slot = asked.value();
+      return;
+    }
     const int last = static_cast<int>(a.sequences.rows) - 1, guess = a.by_row(token);
     row = guess < last ? guess : last;
     fetch_pages(a.places.page_table, row);
@@ -44,6 +54,10 @@ struct FewTarget {
   template <class Ask>
   __device__ __forceinline__ Place place(const RowsArguments& a, Ask ask) const {
     const CachePlaces& places = a.places;
+    if (a.slots.present()) {
+      ask();
+      return slot_place(a, slot);
+    }
     if (position < 0) return {-1, 0};
     if (places.kind == KvCache::Kind::kDense) {
       ask();

@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kThreads) append_heads(const __grid_constant__
     __syncwarp();
     // Positions that the tables do not have are not rotated.
     const std::int64_t position = tile.positions[token];
-    const bool rotates =
-        is_key && a.problem.cos.dtype != DType::kNone && position < a.problem.cos.shape[0];
+    const bool rotates = is_key && a.problem.cos.dtype != DType::kNone && position >= 0 &&
+                         position < a.problem.cos.shape[0];
     const Head one{a, values[warp], rotates ? position : -1};
     one.write(is_key ? a.k : a.v, is_key ? a.k_scales : a.v_scales, tile.places[token], head, lane);
   }

@@ -34,6 +34,7 @@ struct Half {
 
 struct RowsArguments {
   core::Sequences sequences;
+  IndexSpan slots, slot_positions;  // of tokens, instead of sequences
   CachePlaces places;
   Half halves[2];
   bool paired = false;  // both halves have the same shape: a warp moves both
@@ -48,6 +49,11 @@ struct RowsArguments {
   std::int64_t capacity = 0;        // tokens that a row has room for
   device::Divider by_row, by_page;  // tokens of a row where all are alike, and of a page
   int key_warps = 0;
+
+  // A token's number is its place in the input.
+  __device__ __forceinline__ bool in_order() const {
+    return sequences.cu_seqlens.present() || slots.present();
+  }
 };
 
 using Chunk = device::Pack<char, 16>;

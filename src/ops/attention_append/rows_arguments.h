@@ -67,11 +67,16 @@ inline const char* half_refuses(const AppendProblem& p, const TensorView& from,
   return nullptr;
 }
 
-// Tokens that a row has room for; of a ragged cache, that all have.
-inline std::int64_t capacity_of(const CacheView& cache) {
-  return cache.kind == KvCache::Kind::kPaged
-             ? cache.page_table.columns * cache.page_size()
-             : cache.k.shape[cache.kind == KvCache::Kind::kRagged ? 0 : 1];
+// Tokens that a row has room for; of a ragged cache, and where tokens bring slots, that all have.
+inline std::int64_t capacity_of(const AppendProblem& p) {
+  const CacheView& cache = p.cache;
+  const bool ragged = cache.kind == KvCache::Kind::kRagged;
+  if (p.slots.present() && !ragged) {
+    const std::int64_t outers = cache.k.shape[0], tokens = cache.k.shape[1];
+    return tokens > 0 && outers > INT32_MAX / tokens ? INT64_MAX : outers * tokens;
+  }
+  return cache.kind == KvCache::Kind::kPaged ? cache.page_table.columns * cache.page_size()
+                                             : cache.k.shape[ragged ? 0 : 1];
 }
 
 inline const char* rows_refuses(const AppendProblem& p) {
@@ -79,7 +84,7 @@ inline const char* rows_refuses(const AppendProblem& p) {
   if (p.value_dim > 0) {
     if (const char* reason = half_refuses(p, p.v, p.cache.v, p.cache.v_scales)) return reason;
   }
-  if (capacity_of(p.cache) > INT32_MAX) return "positions beyond 2^31";
+  if (capacity_of(p) > INT32_MAX) return "positions or slots beyond 2^31";
   if (p.cos.present()) {
     if (p.cos.shape[1] % 8 != 0) return "rotates multiples of 16 values";
     if (!aligned_table(p.cos) || !aligned_table(p.sin)) return "cos and sin are not aligned";
@@ -134,8 +139,10 @@ inline int few_warps(const Half& half, int heads) {
 
 // Threads of a token in the kernels for few tokens, or 0 where they are not for the problem.
 inline int few_threads(const AppendProblem& p, const RowsArguments& a) {
-  if (a.tokens > kFewTokens || !p.sequences.cu_seqlens.present()) return 0;
-  if (p.cache.kind == KvCache::Kind::kRagged || p.sequences.rows > INT32_MAX) return 0;
+  const bool by_slots = p.slots.present();
+  if (a.tokens > kFewTokens || (!p.sequences.cu_seqlens.present() && !by_slots)) return 0;
+  if (p.cache.kind == KvCache::Kind::kRagged && !by_slots) return 0;
+  if (p.sequences.rows > INT32_MAX) return 0;
   if (as_is(p)) {
     const int chunks = a.halves[0].per_token + a.halves[1].per_token;
     return chunks <= kFewThreads ? (chunks + 31) / 32 * 32 : 0;
@@ -152,6 +159,8 @@ inline bool one_scale_a_head(const TensorView& scales) {
 inline RowsArguments rows_arguments(const AppendProblem& p, std::int64_t warps) {
   RowsArguments a;
   a.sequences = p.sequences;
+  a.slots = p.slots;
+  a.slot_positions = p.positions;
   a.places = CachePlaces(p.cache);
   a.tokens = static_cast<int>(p.k.shape[0]);
   a.heads = static_cast<int>(p.heads);
@@ -166,7 +175,7 @@ inline RowsArguments rows_arguments(const AppendProblem& p, std::int64_t warps) 
     a.positions = static_cast<int>(std::min<std::int64_t>(p.cos.shape[0], INT32_MAX));
     a.interleaved = p.interleaved;
   }
-  a.capacity = capacity_of(p.cache);
+  a.capacity = capacity_of(p);
   const std::int64_t rows = std::max<std::int64_t>(p.sequences.rows, 1);
   a.by_row = device::Divider(static_cast<std::uint32_t>((a.tokens + rows - 1) / rows));
   a.by_page =

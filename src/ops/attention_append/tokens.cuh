@@ -3,7 +3,7 @@
 
 #include <hyla/attention_rows_kernel.h>
 
-#include "ops/attention/cache_places.h"
+#include "ops/attention_append/slots.h"
 
 namespace hyla::attention::appending {
 
@@ -32,8 +32,23 @@ struct TokenTile {
   std::int64_t positions[kTileTokens];
 };
 
+// Grid: tiles of kTileTokens tokens that bring their slots along.
+__device__ inline void read_slots(const Arguments& a, TokenTile& tile) {
+  const AppendProblem& p = a.problem;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kTileTokens, left = p.k.shape[0] - first;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int count = left < kTileTokens ? static_cast<int>(left < 0 ? 0 : left) : kTileTokens;
+  if (thread == 0) tile.first = first, tile.count = count;
+  if (thread < count) {
+    tile.positions[thread] = p.positions.present() ? p.positions.at(first + thread) : -1;
+    tile.places[thread] = place_of_slot(a.places, p.slots.at(first + thread));
+  }
+  __syncthreads();
+}
+
 // Grid: tiles of kTileTokens tokens of one row.
 __device__ inline void find_tokens(const Arguments& a, TokenTile& tile) {
+  if (a.problem.slots.present()) return read_slots(a, tile);
   const core::Sequences& sequences = a.problem.sequences;
   const std::int64_t total = a.problem.k.shape[0];
   const auto length = [&](std::int64_t row) {
