@@ -94,6 +94,7 @@ struct Run {
   void operator()(const norm::GatedRmsParams& p) const { norm::gated_rms(p, context); }
   void operator()(const attention::RunParams& p) const { attention::run(p, workspace, context); }
   void operator()(const attention::AppendParams& p) const { attention::append(p, context); }
+  void operator()(const attention::MergeParams& p) const { attention::merge(p, context); }
 };
 
 }  // namespace
@@ -104,9 +105,9 @@ Call::Call(const Call& other)
 }
 
 const char* Call::operation() const {
-  constexpr const char* kNames[] = {"gdn.decode",     "gdn.mtp",       "gdn.prefill",
-                                    "gdn.recurrence", "conv.prefill",  "conv.update",
-                                    "norm.gated_rms", "attention.run", "attention.append"};
+  constexpr const char* kNames[] = {
+      "gdn.decode",  "gdn.mtp",        "gdn.prefill",   "gdn.recurrence",   "conv.prefill",
+      "conv.update", "norm.gated_rms", "attention.run", "attention.append", "attention.merge"};
   static_assert(std::size(kNames) == std::variant_size_v<Params>);
   return kNames[params.index()];
 }

@@ -13,9 +13,10 @@
 
 namespace hyla::testing {
 
-using Params = std::variant<gdn::DecodeParams, gdn::MtpParams, gdn::PrefillParams,
-                            gdn::RecurrenceParams, conv::PrefillParams, conv::UpdateParams,
-                            norm::GatedRmsParams, attention::RunParams, attention::AppendParams>;
+using Params =
+    std::variant<gdn::DecodeParams, gdn::MtpParams, gdn::PrefillParams, gdn::RecurrenceParams,
+                 conv::PrefillParams, conv::UpdateParams, norm::GatedRmsParams,
+                 attention::RunParams, attention::AppendParams, attention::MergeParams>;
 
 // Every tensor of `params` is a view into one of `buffers`.
 struct Call {

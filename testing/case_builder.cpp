@@ -175,8 +175,8 @@ Rows CaseBuilder::rows(const std::vector<std::int64_t>& lengths, bool ragged) co
 bool CaseBuilder::may_be_negative(const std::string& name) const {
   if (name == "read_slots") return options_.padding;
   if (name == "cache.page_table") return has("negative pages", 0.5);
-  return name == "write_slots" || name == "step_slots" || name == "checkpoint_slots" ||
-         name == "checkpoint_offsets";
+  return name == "write_slots" || name == "step_slots" || name == "slots" ||
+         name == "checkpoint_slots" || name == "checkpoint_offsets";
 }
 
 // The true slot in one column, poisonous ones in the others; a column past the end is clamped.

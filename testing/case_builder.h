@@ -112,5 +112,6 @@ Call random_conv_update(CaseBuilder builder);
 Call random_gated_rms(CaseBuilder builder);
 Call random_attention(CaseBuilder builder);
 Call random_append(CaseBuilder builder);
+Call random_merge(CaseBuilder builder);
 
 }  // namespace hyla::testing

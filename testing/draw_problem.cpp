@@ -47,6 +47,12 @@ class Drawer {
         spec_.hv = one_of(1, 3, 4, 6);
         spec_.v = dim();
         break;
+      case Operation::kAttentionMerge:
+        spec_.b = one_of(0, 1, 2, 7, 33, 70);
+        spec_.hq = one_of(1, 3, 4, 6, 16);
+        spec_.d = chance(0.1) ? 512 : dim();
+        spec_.in_place = chance(0.25);
+        break;
       case Operation::kAttentionDecode:
       case Operation::kAttentionPrefill:
       case Operation::kAttentionAppend:
@@ -202,6 +208,7 @@ class Drawer {
     if (append) {
       spec_.rope = of(std::array{Rope::kNone, Rope::kHalves, Rope::kPairs});
       spec_.given_scales = size_of(spec_.kv) == 1 && chance(0.4);
+      spec_.by_slots = chance(0.35);
     } else {
       spec_.mask =
           of(std::array{Mask::kCausal, Mask::kCausal, Mask::kNone, Mask::kWindow, Mask::kChunked});

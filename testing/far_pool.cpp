@@ -6,7 +6,13 @@ namespace hyla::testing {
 
 bool holds_slots(std::string_view name) {
   return name == "read_slots" || name == "write_slots" || name == "step_slots" ||
-         name == "checkpoint_slots" || name == "cache.page_table";
+         name == "checkpoint_slots" || name == "cache.page_table" || name == "slots";
+}
+
+std::int64_t numbers_of_entry(const Call& call, std::string_view name) {
+  const auto* p = std::get_if<attention::AppendParams>(&call.params);
+  if (p == nullptr || name != "slots" || p->cache.k.rank == 3) return 1;
+  return p->cache.k.shape[p->cache.layout == attention::KvLayout::kHND ? 2 : 1];
 }
 
 bool is_pool(std::string_view name) {
@@ -34,7 +40,8 @@ void shift_slots(Call& call, std::int64_t shift) {
     for_each_element(tensor.view, [&](std::int64_t, std::int64_t offset) {
       const double slot = load_element(tensor.view, offset);
       if (slot >= static_cast<double>(first)) {
-        store_element(tensor.view, offset, slot + static_cast<double>(shift));
+        const std::int64_t numbers = shift * numbers_of_entry(call, tensor.name);
+        store_element(tensor.view, offset, slot + static_cast<double>(numbers));
       }
     });
   }

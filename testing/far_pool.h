@@ -14,6 +14,9 @@ bool is_pool(std::string_view name);
 // Does a tensor of this name hold numbers of slots or pages?
 bool holds_slots(std::string_view name);
 
+// How many numbers of such a tensor are of one entry of the pool: flat slots count tokens.
+std::int64_t numbers_of_entry(const Call& call, std::string_view name);
+
 // So many slots or pages put every pool of the call beyond 2^31 elements. 0: it has none.
 std::int64_t far_shift(const Call& call);
 

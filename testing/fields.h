@@ -6,6 +6,7 @@
 #pragma once
 
 #include <hyla/attention.h>
+#include <hyla/attention_merge.h>
 #include <hyla/conv.h>
 #include <hyla/gdn.h>
 #include <hyla/norm.h>
@@ -221,6 +222,18 @@ void for_each_field(P& p, Visit&& visit) {
   visit("rope.sin", p.rope.sin, Access::kRead);
   visit("rope.interleaved", p.rope.interleaved);
   visit("given_scales", p.given_scales);
+  visit("slots", p.slots, Access::kRead);
+  visit("positions", p.positions, Access::kRead);
+}
+
+template <ParamsOf<attention::MergeParams> P, class Visit>
+void for_each_field(P& p, Visit&& visit) {
+  visit("a", p.a, Access::kRead);
+  visit("a_lse", p.a_lse, Access::kRead);
+  visit("b", p.b, Access::kRead);
+  visit("b_lse", p.b_lse, Access::kRead);
+  visit("out", p.out, Access::kWrite);
+  visit("lse", p.lse, Access::kWrite);
 }
 
 // The tensors alone: visit(name, view, Access).

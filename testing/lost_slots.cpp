@@ -117,8 +117,9 @@ Call lose_slots(const Call& call) {
                                    : zeros.contains(slot);
       if (!loses) return;
       const DType dtype = tensor.view.dtype;
+      const std::int64_t end = pool * numbers_of_entry(call, tensor.name);
       store_element(tensor.view, offset,
-                    pages ? no_page(dtype, pool, turn) : nowhere(dtype, pool, turn));
+                    pages ? no_page(dtype, end, turn) : nowhere(dtype, end, turn));
       ++turn;
     });
   }

@@ -14,6 +14,7 @@ struct Naive {
   void operator()(const norm::GatedRmsParams& p) const { naive_gated_rms(p, options); }
   void operator()(const attention::RunParams& p) const { naive_attention(p, options); }
   void operator()(const attention::AppendParams& p) const { naive_append(p, options); }
+  void operator()(const attention::MergeParams& p) const { naive_merge(p, options); }
 };
 
 }  // namespace

@@ -28,6 +28,7 @@ void naive_conv_update(const conv::UpdateParams& params, const NaiveOptions& opt
 void naive_gated_rms(const norm::GatedRmsParams& params, const NaiveOptions& options);
 void naive_attention(const attention::RunParams& params, const NaiveOptions& options);
 void naive_append(const attention::AppendParams& params, const NaiveOptions& options);
+void naive_merge(const attention::MergeParams& params, const NaiveOptions& options);
 
 // Elements by index, for naive loops.
 inline double number(const TensorView& view, std::initializer_list<std::int64_t> index) {

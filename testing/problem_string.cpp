@@ -30,6 +30,7 @@ constexpr OperationName kOperations[] = {
     {Operation::kAttentionDecode, "attention_decode", "attention.run"},
     {Operation::kAttentionPrefill, "attention_prefill", "attention.run"},
     {Operation::kAttentionAppend, "attention_append", "attention.append"},
+    {Operation::kAttentionMerge, "attention_merge", "attention.merge"},
 };
 
 constexpr unsigned only(Operation operation) { return 1u << static_cast<unsigned>(operation); }
@@ -41,12 +42,13 @@ constexpr unsigned kDecode = only(Operation::kGdnDecode), kMtp = only(Operation:
                    kNorm = only(Operation::kNormGatedRms),
                    kAttentionDecode = only(Operation::kAttentionDecode),
                    kAttentionPrefill = only(Operation::kAttentionPrefill),
-                   kAppend = only(Operation::kAttentionAppend);
+                   kAppend = only(Operation::kAttentionAppend),
+                   kMerge = only(Operation::kAttentionMerge);
 constexpr unsigned kGdn = kDecode | kMtp | kPrefill | kRecurrence;
 constexpr unsigned kConv = kConvPrefill | kConvUpdate;
 constexpr unsigned kAttention = kAttentionDecode | kAttentionPrefill;
 constexpr unsigned kCaches = kAttention | kAppend;
-constexpr unsigned kAny = kGdn | kConv | kNorm | kCaches;
+constexpr unsigned kAny = kGdn | kConv | kNorm | kCaches | kMerge;
 constexpr unsigned kRagged = (kGdn & ~kDecode) | kConv | kAttentionPrefill | kAppend;
 
 constexpr int64_t kMaxRows = 1 << 20, kMaxTokens = 1 << 26, kMaxHeads = 1024;
@@ -101,6 +103,7 @@ constexpr Choice<Mask> kMasks[] = {{"causal", Mask::kCausal},
 constexpr Choice<Rope> kRopes[] = {
     {"none", Rope::kNone}, {"halves", Rope::kHalves}, {"pairs", Rope::kPairs}};
 constexpr Choice<bool> kScales[] = {{"own", false}, {"given", true}};
+constexpr Choice<bool> kBy[] = {{"rows", false}, {"slots", true}};
 constexpr Choice<Device::Kind> kDevices[] = {{"cpu", Device::Kind::kCpu},
                                              {"cuda", Device::Kind::kCuda}};
 
@@ -234,7 +237,8 @@ constexpr Key kKeys[] = {
     integer<&S::hv, kHeadRange>("hv", kGdn | kConv | kNorm, "value heads"),
     integer<&S::k, kDimRange>("k", kGdn | kConv, "key dim"),
     integer<&S::v, kDimRange>("v", kGdn | kConv | kNorm, "value dim"),
-    integer<&S::d, Range{8, 576, 8}>("d", kCaches, "head dim, up to 256; or 576 with dv=512 (MLA)"),
+    integer<&S::d, Range{8, 576, 8}>("d", kCaches | kMerge,
+                                     "head dim, up to 256; or 576 with dv=512 (MLA)"),
     integer<&S::dv, Range{0, 512, 8}>("dv", kCaches, "dim of the values; 0: the head dim"),
     lengths<&S::kvlen>("kvlen", kCaches,
                        "tokens in the cache, this call's included: of all rows, or of each"),
@@ -255,13 +259,16 @@ constexpr Key kKeys[] = {
                                         "window columns for drafts, read at an offset; 0: rolling"),
     choice<&S::channels_last, kSwitch>("channels_last", kConv,
                                        "windows [slots, L, C] instead of [slots, C, L]"),
-    choice<&S::in_place, kSwitch>("in_place", kConv | kNorm, "out is x"),
+    choice<&S::in_place, kSwitch>("in_place", kConv | kNorm | kMerge,
+                                  "out is x; of a merge a, and lse a_lse"),
     choice<&S::mask, kMasks>("mask", kAttention, "which keys a query sees"),
     integer<&S::window, kTokenRange>("window", kAttention, "size of the window or chunk"),
     choice<&S::rope, kRopes>("rope", kAppend, "which values of a key are rotated together"),
     choice<&S::given_scales, kScales>("scales", kAppend,
                                       "what a quantised cache's numbers are divided by: scales of "
                                       "their own, or those that the cache holds"),
+    choice<&S::by_slots, kBy>("by", kAppend,
+                              "what says where tokens go: rows, lengths and pages, or a slot each"),
     integer<&S::checkpoint, Range{0, kMaxTokens, 64}>("checkpoint", kPrefill,
                                                       "a checkpoint every n tokens; 0: none"),
     choice<&S::initial, kSwitch>("initial", kPrefill,
@@ -430,6 +437,9 @@ ProblemSpec defaults(Operation operation) {
       spec.hk = 2;
       spec.d = 256;
       break;
+    case Operation::kAttentionMerge:
+      spec.d = 256;
+      break;
     case Operation::kAttentionPrefill:
       spec.hk = 2;
       spec.d = 256;
@@ -478,8 +488,9 @@ int64_t value_dim(const ProblemSpec& spec) { return spec.dv != 0 ? spec.dv : spe
 
 std::vector<int64_t> row_lengths(const ProblemSpec& spec) {
   if (!spec.lens.empty()) return spec.lens;
-  const bool one_token =
-      spec.operation == Operation::kGdnDecode || spec.operation == Operation::kNormGatedRms;
+  const bool one_token = spec.operation == Operation::kGdnDecode ||
+                         spec.operation == Operation::kNormGatedRms ||
+                         spec.operation == Operation::kAttentionMerge;
   return std::vector<int64_t>(static_cast<std::size_t>(spec.b), one_token ? 1 : spec.t);
 }
 

@@ -27,6 +27,7 @@ enum class Operation {
   kAttentionDecode,
   kAttentionPrefill,
   kAttentionAppend,
+  kAttentionMerge,
 };
 
 enum class Mode {
@@ -62,11 +63,12 @@ struct ProblemSpec {
   std::int64_t width = 4;      // taps of a convolution
   std::int64_t drafts = 0;     // conv: columns beyond the window, read at an offset; 0: rolling
   bool channels_last = false;  // conv: windows [slots, L, C] instead of [slots, C, L]
-  bool in_place = false;       // conv, norm: out is x
+  bool in_place = false;       // conv, norm: out is x; merge: out is a, lse a_lse
   Mask mask = Mask::kCausal;
   std::int64_t window = 0;  // of mask = window or chunked
   Rope rope = Rope::kNone;
   bool given_scales = false;    // append: divide by the scales that the cache holds
+  bool by_slots = false;        // append: tokens bring slots along instead of rows and pages
   std::int64_t checkpoint = 0;  // every n tokens; 0: none
   bool initial = true;          // prefill: states come from the pool, or start from zero
   bool longest = true;          // does the host know the tokens of the longest row?

@@ -291,6 +291,46 @@ class CacheMaker {
   std::vector<std::int64_t> pages_;
 };
 
+// The slot of every token of the input, instead of rows; of some that have one, and of those
+// between rows, none. Those are poison.
+void set_slots(CaseBuilder& builder, attention::AppendParams& p, const Rows& rows,
+               const std::vector<std::int64_t>& keys) {
+  const Random draw = builder.random("skipped tokens");
+  const attention::KvCache& cache = p.cache;
+  const std::int64_t size = cache.k.shape[cache.layout == attention::KvLayout::kHND ? 2 : 1];
+  const auto count = static_cast<std::size_t>(rows.total);
+  std::vector<std::int64_t> slots(count, -1), positions(count, CaseBuilder::kNobody);
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    const auto r = static_cast<std::size_t>(row);
+    for (std::int64_t i = 0; i < rows.lengths[r]; ++i) {
+      const std::int64_t position = keys[r] - rows.lengths[r] + i;
+      const std::int64_t number = rows.begins[r] + i;
+      if (builder.options().padding && draw.chance(number, 0.2)) continue;
+      std::int64_t slot = row * size + position;
+      if (cache.kind == attention::KvCache::Kind::kRagged) {
+        slot = static_cast<std::int64_t>(load_element(cache.cu_kv, row * cache.cu_kv.strides[0])) +
+               position;
+      } else if (cache.kind == attention::KvCache::Kind::kPaged) {
+        const TensorView& table = cache.page_table;
+        const auto page = static_cast<std::int64_t>(
+            load_element(table, row * table.strides[0] + position / size * table.strides[1]));
+        slot = page * size + position % size;
+      }
+      slots[static_cast<std::size_t>(number)] = slot;
+      positions[static_cast<std::size_t>(number)] = position;
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (slots[i] >= 0) continue;
+    poison(p.k.slice(0, static_cast<std::int64_t>(i), 1));
+    if (p.v.present()) poison(p.v.slice(0, static_cast<std::int64_t>(i), 1));
+    slots[i] = builder.has("other negative slots", 0.5) ? -1 - static_cast<std::int64_t>(i) : -1;
+  }
+  p.slots = builder.indices("slots", slots);
+  if (p.rope.cos.present()) p.positions = builder.indices("positions", positions);
+  p.cache.page_table = p.cache.cu_kv = TensorView{};
+}
+
 }  // namespace
 
 Call random_attention(CaseBuilder builder) {
@@ -341,10 +381,12 @@ Call random_append(CaseBuilder builder) {
   if (maker.with_values()) {
     p.v = builder.normal("v", spec.io, {rows.total, spec.hk, maker.value_dim()}, 0, 1);
   }
-  builder.set_sequences(p, rows);
+  if (!spec.by_slots) builder.set_sequences(p, rows);
   p.cache = maker.make();
   p.given_scales = spec.given_scales;
-  if (!maker.knows_lengths()) p.kv_lengths = builder.indices("kv_lengths", keys);
+  if (!spec.by_slots && !maker.knows_lengths()) {
+    p.kv_lengths = builder.indices("kv_lengths", keys);
+  }
   if (spec.rope != Rope::kNone) {
     // Some models rotate a part of each key only.
     const std::int64_t pairs = builder.options().extras ? spec.d / 4 : spec.d / 2;
@@ -363,6 +405,7 @@ Call random_append(CaseBuilder builder) {
     fill(p.rope.sin, [](double x) { return std::sin(x); });
     p.rope.interleaved = spec.rope == Rope::kPairs;
   }
+  if (spec.by_slots) set_slots(builder, p, rows, keys);
   builder.poison_tokens(p.k, rows, true);
   if (p.v.present()) builder.poison_tokens(p.v, rows, true);
   return std::move(builder).finish(p);

@@ -60,6 +60,8 @@ struct Sizes {
         return conv();
       case Operation::kNormGatedRms:
         return io(3 * spec.hv * spec.v);
+      case Operation::kAttentionMerge:
+        return io(3 * spec.hq * spec.d);
       case Operation::kAttentionDecode:
       case Operation::kAttentionPrefill:
       case Operation::kAttentionAppend:
@@ -137,6 +139,8 @@ Call random_call(const ProblemSpec& spec, const CaseOptions& options) {
       return random_attention(std::move(builder));
     case Operation::kAttentionAppend:
       return random_append(std::move(builder));
+    case Operation::kAttentionMerge:
+      return random_merge(std::move(builder));
   }
   throw std::logic_error("an operation without a random call");
 }

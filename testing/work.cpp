@@ -107,6 +107,12 @@ Work append(const ProblemSpec& spec) {
           rotations + (quantised ? 2 * values : 0)};
 }
 
+Work merge(const ProblemSpec& spec) {
+  const auto rows = static_cast<double>(spec.b * spec.hq);
+  const double values = rows * static_cast<double>(spec.d);
+  return {3 * values * bytes_of(spec.io) + 3 * rows * 4, 3 * values, 0};
+}
+
 }  // namespace
 
 Work work_of(const ProblemSpec& spec) {
@@ -121,6 +127,8 @@ Work work_of(const ProblemSpec& spec) {
       return attention(spec);
     case Operation::kAttentionAppend:
       return append(spec);
+    case Operation::kAttentionMerge:
+      return merge(spec);
     default:
       return gdn(spec);
   }

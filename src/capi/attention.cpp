@@ -94,6 +94,21 @@ attention::AppendParams params(const hyla_attention_append_params* given) {
   p.rope.sin = view("rope.sin", c.rope.sin);
   p.rope.interleaved = c.rope.interleaved != 0;
   p.given_scales = c.given_scales != 0;
+  p.slots = view("slots", c.slots);
+  p.positions = view("positions", c.positions);
+  p.impl = c.impl;
+  return p;
+}
+
+attention::MergeParams params(const hyla_attention_merge_params* given) {
+  const auto c = whole("params", given, offsetof(hyla_attention_merge_params, lse));
+  attention::MergeParams p;
+  p.a = view("a", c.a);
+  p.a_lse = view("a_lse", c.a_lse);
+  p.b = view("b", c.b);
+  p.b_lse = view("b_lse", c.b_lse);
+  p.out = view("out", c.out);
+  p.lse = view("lse", c.lse);
   p.impl = c.impl;
   return p;
 }
@@ -132,6 +147,12 @@ hyla_status hyla_attention_append(const hyla_attention_append_params* params,
                                   const hyla_context* context) {
   return guarded(
       [&] { hyla::attention::append(hyla::capi::params(params), hyla::capi::context(context)); });
+}
+
+hyla_status hyla_attention_merge(const hyla_attention_merge_params* params,
+                                 const hyla_context* context) {
+  return guarded(
+      [&] { hyla::attention::merge(hyla::capi::params(params), hyla::capi::context(context)); });
 }
 
 hyla_status hyla_attention_run_workspace_bytes(const hyla_attention_run_bounds* bounds,

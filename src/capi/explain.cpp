@@ -33,6 +33,7 @@ constexpr Row kRows[] = {
     {"norm.gated_rms", explain_as<hyla_norm_gated_rms_params>},
     {"attention.run", explain_as<hyla_attention_run_params>},
     {"attention.append", explain_as<hyla_attention_append_params>},
+    {"attention.merge", explain_as<hyla_attention_merge_params>},
 };
 
 const Row& find(const char* operation) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <hyla/attention.h>
+#include <hyla/attention_merge.h>
 #include <hyla/c_api.h>
 #include <hyla/conv.h>
 #include <hyla/gdn.h>
@@ -19,6 +20,7 @@ conv::UpdateParams params(const hyla_conv_update_params* given);
 norm::GatedRmsParams params(const hyla_norm_gated_rms_params* given);
 attention::RunParams params(const hyla_attention_run_params* given);
 attention::AppendParams params(const hyla_attention_append_params* given);
+attention::MergeParams params(const hyla_attention_merge_params* given);
 
 gdn::PrefillBounds bounds(const hyla_gdn_prefill_bounds* given);
 attention::RunBounds bounds(const hyla_attention_run_bounds* given);

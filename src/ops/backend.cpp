@@ -24,6 +24,7 @@ constexpr Operation kOperations[] = {
     {"norm.gated_rms", ops::norm_gated_rms_implementations},
     {"attention.run", ops::attention_run_implementations},
     {"attention.append", ops::attention_append_implementations},
+    {"attention.merge", ops::attention_merge_implementations},
 };
 
 }  // namespace

@@ -15,5 +15,6 @@ std::vector<std::string> conv_update_implementations();
 std::vector<std::string> norm_gated_rms_implementations();
 std::vector<std::string> attention_run_implementations();
 std::vector<std::string> attention_append_implementations();
+std::vector<std::string> attention_merge_implementations();
 
 }  // namespace hyla::ops
