@@ -1,4 +1,5 @@
 /* Append two tokens to a cache, then attend with a query of zeros: every key weighs the same. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -109,8 +110,68 @@ static void dense(void) {
   run(&t, &cache);
 }
 
+/* Two pages of two tokens: the first token goes to the second page, the other one nowhere. */
+static void by_slots(void) {
+  two_tokens t;
+  float k[4 * kDim], v[4 * kDim];
+  int32_t slots[2] = {3, -1}, positions[2] = {0, 0};
+  int64_t page_shape[4] = {2, 2, 1, kDim}, slots_shape[1] = {2};
+  init(&t);
+  memset(k, 0, sizeof k);
+  memset(v, 0, sizeof v);
+  hyla_attention_append_params append = {.struct_size = sizeof append};
+  append.cache.kind = HYLA_KV_PAGED;
+  append.cache.k = floats(k, 4, page_shape);
+  append.cache.v = floats(v, 4, page_shape);
+  append.k = floats(t.k, 3, t.tokens_shape);
+  append.v = floats(t.v, 3, t.tokens_shape);
+  append.slots = ints(slots, 1, slots_shape);
+  CHECK(hyla_attention_append(&append, NULL) == HYLA_OK);
+  for (int i = 0; i < 3 * kDim; ++i) CHECK(k[i] == 0 && v[i] == 0);
+  CHECK(memcmp(k + 3 * kDim, t.k, kDim * sizeof *k) == 0);
+  CHECK(memcmp(v + 3 * kDim, t.v, kDim * sizeof *v) == 0);
+  append.positions = ints(positions, 1, slots_shape);
+  CHECK_REFUSED(hyla_attention_append(&append, NULL), HYLA_INVALID_ARGUMENT, "positions");
+  memset(&append.positions, 0, sizeof append.positions);
+  append.kv_lengths = ints(t.lengths, 1, t.lengths_shape);
+  CHECK_REFUSED(hyla_attention_append(&append, NULL), HYLA_INVALID_ARGUMENT, "kv_lengths");
+  memset(&append.kv_lengths, 0, sizeof append.kv_lengths);
+  slots[1] = 4;
+  CHECK_REFUSED(hyla_attention_append(&append, NULL), HYLA_INVALID_ARGUMENT, "slots");
+}
+
+/* The first token's sides weigh 1 and 3, the second saw keys on one side only. */
+static void merge(void) {
+  two_tokens t;
+  float a_lse[2], b_lse[2] = {0, -INFINITY}, lse[2];
+  int64_t lse_shape[2] = {2, 1};
+  init(&t);
+  a_lse[0] = -logf(3), a_lse[1] = 5;
+  hyla_attention_merge_params p = {.struct_size = sizeof p};
+  p.a = floats(t.v, 3, t.tokens_shape); /* 1, then 3 */
+  p.b = floats(t.q, 3, t.tokens_shape);
+  for (int i = 0; i < 2 * kDim; ++i) t.q[i] = 5;
+  p.a_lse = floats(a_lse, 2, lse_shape);
+  p.b_lse = floats(b_lse, 2, lse_shape);
+  p.out = floats(t.out, 3, t.tokens_shape);
+  CHECK(hyla_attention_merge(&p, NULL) == HYLA_OK);
+  for (int i = 0; i < kDim; ++i) {
+    CHECK(fabsf(t.out[i] - 4) < 1e-5f); /* (1 + 3 * 5) / 4 */
+    CHECK(t.out[kDim + i] == 3);
+  }
+  p.lse = floats(lse, 2, lse_shape);
+  CHECK(hyla_attention_merge(&p, NULL) == HYLA_OK);
+  CHECK(fabsf(lse[0] - logf(4.0f / 3)) < 1e-6f && lse[1] == 5);
+  p.out = p.b;
+  p.lse = p.a_lse;
+  CHECK(hyla_attention_merge(&p, NULL) == HYLA_OK);
+  CHECK(t.q[kDim] == 3 && fabsf(a_lse[0] - logf(4.0f / 3)) < 1e-6f);
+}
+
 int main(void) {
   paged();
   dense();
+  by_slots();
+  merge();
   return failures != 0;
 }

@@ -12,6 +12,7 @@ static void null_pointers(void) {
   CHECK_REFUSED(hyla_norm_gated_rms(NULL, NULL), HYLA_INVALID_ARGUMENT, "params");
   CHECK_REFUSED(hyla_attention_run(NULL, NULL), HYLA_INVALID_ARGUMENT, "params");
   CHECK_REFUSED(hyla_attention_append(NULL, NULL), HYLA_INVALID_ARGUMENT, "params");
+  CHECK_REFUSED(hyla_attention_merge(NULL, NULL), HYLA_INVALID_ARGUMENT, "params");
   CHECK_REFUSED(hyla_gdn_prefill_workspace_bytes(NULL, &bytes), HYLA_INVALID_ARGUMENT, "bounds");
   CHECK_REFUSED(hyla_attention_run_workspace_bytes(NULL, &bytes), HYLA_INVALID_ARGUMENT, "bounds");
   hyla_gdn_prefill_bounds bounds = {.struct_size = sizeof bounds};

@@ -63,6 +63,7 @@ static void every_operation(void) {
   EXPLAIN("norm.gated_rms", hyla_norm_gated_rms_params);
   EXPLAIN("attention.run", hyla_attention_run_params);
   EXPLAIN("attention.append", hyla_attention_append_params);
+  EXPLAIN("attention.merge", hyla_attention_merge_params);
 #undef EXPLAIN
 }
 

@@ -113,6 +113,7 @@ static void every_function(void) {
   ZEROS(hyla_norm_gated_rms_params, hyla_norm_gated_rms(&zeros, NULL));
   ZEROS(hyla_attention_run_params, hyla_attention_run(&zeros, NULL));
   ZEROS(hyla_attention_append_params, hyla_attention_append(&zeros, NULL));
+  ZEROS(hyla_attention_merge_params, hyla_attention_merge(&zeros, NULL));
 #undef ZEROS
   hyla_gdn_prefill_bounds prefill = {.struct_size = 8};
   CHECK_REFUSED(hyla_gdn_prefill_workspace_bytes(&prefill, &bytes), HYLA_INVALID_ARGUMENT,

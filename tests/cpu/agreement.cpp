@@ -157,5 +157,26 @@ INSTANTIATE_TEST_SUITE_P(
         "attention_append:lens=6+2,kvlen=40,hk=2,d=72,rope=halves,kv=int8,scales=given",
         "attention_append:b=2,t=3,kvlen=20,hk=2,d=256,rope=pairs,kv=int8"));
 
+// Slots of every kind of cache; in runs of words tokens are left out.
+INSTANTIATE_TEST_SUITE_P(
+    AppendBySlots, CpuAgreement,
+    ::testing::Values("attention_append:lens=7+0+1,kvlen=20,hk=3,d=64,by=slots",
+                      "attention_append:lens=7+3,kvlen=20,hk=2,d=40,page=0,io=f16,kv=f16,by=slots",
+                      "attention_append:lens=26+2,kvlen=40,hk=2,d=128,rope=halves,by=slots",
+                      "attention_append:lens=26+2,kvlen=40,hk=1,d=256,rope=pairs,kv=int8,by=slots",
+                      "attention_append:lens=26+9,kvlen=40,hk=2,d=64,page=7,kv=e4m3,by=slots",
+                      "attention_append:b=3,t=9,kvlen=20,hk=2,d=128,page=1,kv=int8,by=slots",
+                      "attention_append:b=2,t=3,kvlen=20,hk=2,d=64,kv=e4m3,scales=given,by=slots"));
+
+// Whole and broken vectors, all dtypes, rows longer than a block.
+INSTANTIATE_TEST_SUITE_P(Merge, CpuAgreement,
+                         ::testing::Values("attention_merge:b=9,hq=4,d=128",
+                                           "attention_merge:b=9,hq=4,d=64,io=f16",
+                                           "attention_merge:b=9,hq=4,d=256,io=f32",
+                                           "attention_merge:b=7,hq=3,d=40",
+                                           "attention_merge:b=7,hq=3,d=8,io=f32",
+                                           "attention_merge:b=3,hq=3,d=576,io=f16",
+                                           "attention_merge:b=9,hq=2,d=128,in_place=1"));
+
 }  // namespace
 }  // namespace hyla::cpu_test

@@ -80,6 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(Append, CpuThreads,
                          ::testing::Values("attention_append:lens=200+1+90,hk=4,d=128",
+                                           "attention_append:lens=200+1+90,hk=4,d=128,by=slots",
+                                           "attention_merge:b=90,hq=7,d=128",
                                            "attention_append:lens=300,hk=4,d=128,rope=halves,"
                                            "kv=e4m3"));
 

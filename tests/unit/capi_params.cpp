@@ -255,6 +255,18 @@ TEST(CapiTensors, Attention) {
       .add("kv_lengths", &A::kv_lengths, &Q::kv_lengths)
       .add("rope.cos", &A::rope, &hyla_rope::cos, &Q::rope, &attention::Rope::cos)
       .add("rope.sin", &A::rope, &hyla_rope::sin, &Q::rope, &attention::Rope::sin)
+      .add("slots", &A::slots, &Q::slots)
+      .add("positions", &A::positions, &Q::positions)
+      .check();
+  using M = hyla_attention_merge_params;
+  using R = attention::MergeParams;
+  Mapping<M, R>()
+      .add("a", &M::a, &R::a)
+      .add("a_lse", &M::a_lse, &R::a_lse)
+      .add("b", &M::b, &R::b)
+      .add("b_lse", &M::b_lse, &R::b_lse)
+      .add("out", &M::out, &R::out)
+      .add("lse", &M::lse, &R::lse)
       .check();
 }
 

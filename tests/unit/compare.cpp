@@ -74,7 +74,11 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_append:lens=3+0+9,kvlen=20,hk=2,d=16,page=4,rope=halves",
                       "attention_append:b=3,kvlen=9,hk=2,d=32,page=0,kv=e4m3,rope=pairs",
                       "attention_append:lens=5+1,hk=2,d=24,kv=e4m3,scales=given",
-                      "attention_append:lens=5+1,hk=1,d=24,kv=int8,io=f32"));
+                      "attention_append:lens=5+1,hk=1,d=24,kv=int8,io=f32",
+                      "attention_append:lens=3+0+9,kvlen=20,hk=2,d=16,page=4,rope=halves,by=slots",
+                      "attention_append:lens=5+1,hk=2,d=24,page=0,kv=int8,by=slots",
+                      "attention_merge:b=7,hq=3,d=24", "attention_merge:b=5,hq=2,d=8,io=f32",
+                      "attention_merge:b=6,hq=2,d=16,io=f16,in_place=1"));
 
 struct Spoiled {
   const char* tensor;

@@ -273,7 +273,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_prefill:lens=3+4,hq=2,hk=1,d=8,kvlen=9,page=0",
                       "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=2,rope=halves",
                       "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=2,kv=int8,scales=given",
-                      "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=0,kv=int8"));
+                      "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=0,kv=int8",
+                      "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=2,rope=pairs,by=slots",
+                      "attention_merge:b=2,hq=2,d=8"));
 
 // A workspace's size is a product of bounds: none of them may be so large that it overflows.
 TEST(HostileBounds, AreRefusedBeforeTheyOverflow) {

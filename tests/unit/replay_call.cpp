@@ -17,7 +17,8 @@ const std::vector<std::string> kProblems = {
     "gdn_prefill:lens=65+0+130,hq=1,hv=1,k=8,v=8,checkpoint=64",
     "conv_update:lens=3+0+1+4,hq=1,hv=1,k=8,v=8,drafts=3",
     "attention_prefill:lens=20+9,kvlen=40+9,hq=2,hk=1,d=8,page=16",
-    "attention_append:lens=30+0+1,kvlen=40,hk=2,d=8,page=16"};
+    "attention_append:lens=30+0+1,kvlen=40,hk=2,d=8,page=16",
+    "attention_append:lens=30+0+1,kvlen=40,hk=2,d=8,page=16,rope=pairs,by=slots"};
 
 CaseOptions with_slots() {
   CaseOptions options = CaseOptions::scattered();

@@ -29,6 +29,7 @@ constexpr const char* kProblems[] = {
     "conv_update:b=2,hq=1,hv=1,k=8,v=8",
     "norm_gated_rms:b=2,hv=1,v=8",
     "attention_decode:b=2,hq=2,hk=1,d=8,kvlen=5,page=2,kv=e4m3",
+    "attention_merge:b=2,hq=2,d=8",
 };
 
 Bytes valid_file(const char* problem) {

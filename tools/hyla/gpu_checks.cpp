@@ -219,6 +219,22 @@ void add_norm(Checks& checks) {
   }
 }
 
+void add_merge(Checks& checks) {
+  std::uint64_t number = 0;
+  for (const DType io : kFloats) {
+    for (const int d : {8, 40, 64, 128, 136, 256, 512}) {
+      Draw draw(number++, "merge");
+      ProblemSpec spec = testing::defaults(testing::Operation::kAttentionMerge);
+      spec.io = io;
+      spec.d = d;
+      spec.b = draw.of(std::array{1, 7, 70});
+      spec.hq = draw.of(std::array{1, 3, 16});
+      spec.in_place = draw.of(std::array{false, true});
+      checks.add(spec);
+    }
+  }
+}
+
 void draw_attention(ProblemSpec& spec, Draw& draw) {
   constexpr std::array<Dims, 6> kHeads = {{{8, 1}, {16, 2}, {4, 4}, {3, 1}, {12, 2}, {1, 1}}};
   const Dims heads = draw.of(kHeads);
@@ -282,6 +298,7 @@ void add_attention(Checks& checks) {
     spec.rope =
         draw.of(std::array{testing::Rope::kNone, testing::Rope::kHalves, testing::Rope::kPairs});
     spec.given_scales = size_of(spec.kv) == 1 && draw.of(std::array{false, true});
+    spec.by_slots = draw.of(std::array{false, false, true});
     checks.add(spec);
   });
 }
@@ -319,7 +336,8 @@ void add_far_pools(Checks& checks) {
         "conv_prefill:lens=3+0+90+1,hq=2,hv=4,k=64,v=64,channels_last=1",
         "attention_decode:b=3,kvlen=1+333+97,hq=8,hk=1,d=128,page=64",
         "attention_prefill:lens=90+0+150,hq=8,hk=1,d=128,page=64",
-        "attention_append:lens=30+0+1,kvlen=40,hk=2,d=128,page=16"}) {
+        "attention_append:lens=30+0+1,kvlen=40,hk=2,d=128,page=16",
+        "attention_append:lens=30+0+1,kvlen=40,hk=2,d=128,page=16,by=slots"}) {
     checks.add_far(problem);
   }
 }
@@ -338,6 +356,7 @@ std::vector<CheckedProblem> gpu_checks() {
   add_recurrence(checks);
   add_conv(checks);
   add_norm(checks);
+  add_merge(checks);
   return std::move(checks).take();
 }
 

@@ -38,6 +38,8 @@ const std::vector<const char*> kQuick = {
     "attention_prefill:lens=30+8,kvlen=100,hq=4,hk=4,d=64,page=7,io=f32,kv=f16",
     "attention_append:lens=30+0+1,kvlen=40,hk=2,d=64,page=16,rope=halves",
     "attention_append:b=3,t=2,kvlen=20,hk=2,d=64,page=7,kv=e4m3,io=f16",
+    "attention_append:lens=30+0+1,kvlen=40,hk=2,d=64,page=16,rope=pairs,by=slots",
+    "attention_merge:b=9,hq=4,d=64",
 };
 
 // The layer of a Qwen3-Next: 16 key heads, 32 value heads, 128 x 128. One row's states stay in the
@@ -64,6 +66,8 @@ const std::vector<const char*> kCpu = {
     "attention_prefill:lens=64,hq=16,hk=2",
     "attention_append:lens=256,hk=2",
     "attention_append:b=32,kvlen=100,hk=2,rope=halves,kv=e4m3",
+    "attention_append:b=32,kvlen=100,hk=2,by=slots",
+    "attention_merge:b=256,hq=16,d=128",
 };
 
 // Prompts, and caches of 256 MB, which no CPU keeps.
@@ -251,6 +255,12 @@ const std::vector<const char*> kGpu = {
     "attention_append:lens=8192x4,rope=halves,device=cuda",
     "attention_append:lens=8192x4,kv=e4m3,device=cuda",
     "attention_append:lens=8192x4,kv=int8,rope=pairs,device=cuda",
+    "attention_append:lens=8192x4,by=slots,device=cuda",
+    "attention_append:b=64,kvlen=100,by=slots,device=cuda",
+    "attention_append:b=64,kvlen=100,rope=halves,kv=e4m3,by=slots,device=cuda",
+    "attention_merge:b=8192,hq=16,d=256,device=cuda",
+    "attention_merge:b=4096,hq=32,d=128,device=cuda",
+    "attention_merge:b=64,hq=16,d=256,device=cuda",
     "attention_prefill:lens=160+70,kvlen=300,hq=16,hk=2,d=256,page=64,device=cuda",
     "attention_prefill:lens=200+33,kvlen=250,hq=8,hk=2,d=128,page=16,io=f16,kv=f16,device=cuda",
     "attention_prefill:lens=150+90,hq=8,hk=2,d=64,page=1,mask=window,window=70,device=cuda",
