@@ -3,7 +3,7 @@
     hyla.gdn        decode, mtp, prefill, recurrence: Gated DeltaNet over state pools
     hyla.conv       prefill, update: causal conv1d over pools of windows
     hyla.norm       gated_rms
-    hyla.attention  run, append: attention over dense, ragged, paged and quantised caches
+    hyla.attention  run, append, merge: attention over dense, ragged, paged and quantised caches
     hyla.reference  the same, always by the float64 reference
 
 Tensors are torch, numpy, jax or cupy arrays, used in place: nothing is copied.

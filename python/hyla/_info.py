@@ -19,6 +19,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "norm.gated_rms": norm.gated_rms,
     "attention.run": attention.run,
     "attention.append": attention.append,
+    "attention.merge": attention.merge,
 }
 
 

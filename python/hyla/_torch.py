@@ -27,6 +27,7 @@ _REQUIRED = {
     "norm_gated_rms": ("x", "z", "weight"),
     "attention_run": ("q", "cache.k"),
     "attention_append": ("cache.k", "k"),
+    "attention_merge": ("a", "a_lse", "b", "b_lse"),
 }
 _WRITTEN = {
     "gdn_decode": ("state", "out"),
@@ -39,6 +40,7 @@ _WRITTEN = {
     "attention_run": ("lse", "workspace", "out"),
     "attention_append": ("cache.k", "cache.v", "cache.k_scales", "cache.v_scales"),
     "attention_append_given": ("cache.k", "cache.v"),
+    "attention_merge": ("lse", "out"),
 }
 # A flag that changes what an operation writes makes another operator of it: one value that serves
 # all tokens, which a functional graph could not write back, is read only.
@@ -109,6 +111,7 @@ _OUTPUTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "attention_run": lambda x: x["q"].new_zeros(
         (*x["q"].shape[:2], (x["q"] if x["cache.v"] is None else x["cache.v"]).shape[-1])
     ),
+    "attention_merge": lambda x: torch.empty_like(x["a"], memory_format=torch.contiguous_format),
 }
 
 _library = torch.library.Library("hyla", "FRAGMENT")

@@ -1,4 +1,4 @@
-"""Attention over KV caches: softmax(scale q k^T + mask) v, and appending to a cache.
+"""Attention over KV caches: softmax(scale q k^T + mask) v, appending to a cache, merging two results.
 
 A cache is described by one of the classes here, which only point at the caller's memory. Letters: N
 sequences, Hq query heads, Hk KV heads (Hq a multiple), D head dim of queries and keys, DV of values,
@@ -14,7 +14,7 @@ from . import _core
 from ._dispatch import compiling, traced
 from ._typing import T, Tensor
 
-__all__ = ["DenseCache", "RaggedCache", "PagedCache", "Cache", "run", "append"]
+__all__ = ["DenseCache", "RaggedCache", "PagedCache", "Cache", "run", "append", "merge"]
 
 
 class DenseCache:
@@ -42,14 +42,17 @@ class DenseCache:
 
 
 class RaggedCache:
-    """k [total_kv, Hk, D], v [total_kv, Hk, DV], and cu_kv [N + 1]: where each row begins."""
+    """k [total_kv, Hk, D], v [total_kv, Hk, DV], and cu_kv [N + 1]: where each row begins.
+
+    A pool of tokens that are appended by slots has no rows: cu_kv None.
+    """
 
     __slots__ = ("k", "v", "cu_kv", "k_scales", "v_scales")
     kind = "ragged"
     layout = "nhd"
     k: Tensor
     v: Tensor | None
-    cu_kv: Tensor
+    cu_kv: Tensor | None
     k_scales: Tensor | None
     v_scales: Tensor | None
 
@@ -57,7 +60,7 @@ class RaggedCache:
         self,
         k: Tensor,
         v: Tensor | None,
-        cu_kv: Tensor,
+        cu_kv: Tensor | None = None,
         k_scales: Tensor | None = None,
         v_scales: Tensor | None = None,
     ) -> None:
@@ -175,6 +178,8 @@ def append(
     lengths: Tensor | None = None,
     kv_lengths: Tensor | None = None,
     page_table: Tensor | None = None,
+    slots: Tensor | None = None,
+    positions: Tensor | None = None,
     cos: Tensor | None = None,
     sin: Tensor | None = None,
     interleaved: bool = False,
@@ -188,6 +193,11 @@ def append(
     cu_seqlens [N + 1], or starts and lengths [N]
     kv_lengths [N], after the append; token i of row n goes to kv_lengths[n] - len[n] + i
     page_table [N, max_pages]
+    slots  [total], instead of all these: where each token goes, page * S + place in the page (dense:
+           row * S + position; ragged: the place itself), an engine's slot_mapping. Negative: not
+           written; beyond the cache: an error on the CPU, not written on a GPU. Which of two tokens
+           with one slot is written is not defined
+    positions [total], beside slots and cos: the rows of cos and sin, which slots do not tell
     cos, sin [positions, R/2] float32
            rotary embedding of the first R values of each key; pairs (i, i + R/2), or (2i, 2i + 1)
            with `interleaved`
@@ -199,9 +209,31 @@ def append(
     call = traced("attention_append") if compiling() else _core.attention_append
     return call(
         kind, layout, cache.k, cache.v, cache.k_scales, cache.v_scales, cache.cu_kv, page_table,
-        k, v, cu_seqlens, starts, lengths, kv_lengths, cos, sin, interleaved, given_scales, stream,
-        impl,
+        k, v, cu_seqlens, starts, lengths, kv_lengths, slots, positions, cos, sin, interleaved,
+        given_scales, stream, impl,
     )  # fmt: skip
+
+
+def merge(
+    a: T,
+    a_lse: Tensor,
+    b: Tensor,
+    b_lse: Tensor,
+    *,
+    lse: Tensor | None = None,
+    out: T | None = None,
+    stream: object = None,
+    impl: str | None = None,
+) -> T:
+    """Two attentions of the same queries over different keys become the one over all of them.
+
+    a, b   [total, Hq, DV];  out the same, its dtype may differ, and it may be a or b
+    a_lse, b_lse [total, Hq] float32, as `run` writes them; infinite where no key was seen: the other
+           side is the result, and without keys on both sides zeros
+    lse    [total, Hq] float32, written: that of all keys; may be a_lse or b_lse
+    """
+    call = traced("attention_merge") if compiling() else _core.attention_merge
+    return call(a, a_lse, b, b_lse, lse, out, stream, impl)
 
 
 def _kind(cache: Cache) -> tuple[str, str]:
@@ -216,3 +248,4 @@ for _function in (run, append):
     _core.shorten(
         _function, f"attention_{_function.__name__}", (DenseCache, RaggedCache, PagedCache)
     )
+_core.shorten(merge, "attention_merge", ())

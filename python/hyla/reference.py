@@ -31,4 +31,4 @@ if not TYPE_CHECKING:  # to a type checker they are the modules whose functions 
     gdn = _reference(gdn, "decode", "mtp", "prefill", "recurrence")
     conv = _reference(conv, "prefill", "update")
     norm = _reference(norm, "gated_rms")
-    attention = _reference(attention, "run", "append")
+    attention = _reference(attention, "run", "append", "merge")

@@ -117,10 +117,11 @@ PyObject* run(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 }
 
 constexpr auto kAppend = std::to_array<const char*>(
-    {"cache.kind",  "cache.layout", "cache.k", "cache.v", "cache.k_scales", "cache.v_scales",
-     "cache.cu_kv", "page_table",   "k",       "v",       "cu_seqlens",     "starts",
-     "lengths",     "kv_lengths",   "cos",     "sin",     "interleaved",    "given_scales",
-     "stream",      "impl"});
+    {"cache.kind",     "cache.layout", "cache.k",    "cache.v",     "cache.k_scales",
+     "cache.v_scales", "cache.cu_kv",  "page_table", "k",           "v",
+     "cu_seqlens",     "starts",       "lengths",    "kv_lengths",  "slots",
+     "positions",      "cos",          "sin",        "interleaved", "given_scales",
+     "stream",         "impl"});
 
 PyObject* append(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return operation<kAppend>("attention.append", arguments, count, [](auto& in) {
@@ -131,6 +132,8 @@ PyObject* append(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     read_cache(in, Call::Access::kWrite,
                p.given_scales ? Call::Access::kRead : Call::Access::kWrite, p.cache);
     read_sequences(in, p);
+    in.maybe_read("slots", p.slots);
+    in.maybe_read("positions", p.positions);
     in.maybe_read("cos", p.rope.cos);
     in.maybe_read("sin", p.rope.sin);
     p.rope.interleaved = in.flag("interleaved");
@@ -140,12 +143,29 @@ PyObject* append(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   });
 }
 
+constexpr auto kMerge =
+    std::to_array<const char*>({"a", "a_lse", "b", "b_lse", "lse", "out", "stream", "impl"});
+
+PyObject* merge(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return operation<kMerge>("attention.merge", arguments, count, [](auto& in) {
+    attention::MergeParams p;
+    in.read("a", p.a);
+    in.read("a_lse", p.a_lse);
+    in.read("b", p.b);
+    in.read("b_lse", p.b_lse);
+    in.maybe_write("lse", p.lse);
+    in.output(p.out, "out", p.a, false);
+    return perform(in.call, p, attention::merge);
+  });
+}
+
 }  // namespace
 
 std::span<const Operation> attention_operations() {
   static constexpr Operation kOperations[] = {
       {"attention_run", run, kRun},
       {"attention_append", append, kAppend},
+      {"attention_merge", merge, kMerge},
   };
   return kOperations;
 }

@@ -82,6 +82,9 @@ def torch_calls(dtype: torch.dtype = torch.float32, wide: int = 64) -> dict[str,
             kv_lengths=kv_lengths, page_table=page_table,
         )  # fmt: skip
 
+    def merge(a, a_lse, b, b_lse, lse):
+        return hyla.attention.merge(a, a_lse, b, b_lse, lse=lse)
+
     paged = {
         "cu_seqlens": cu,
         "kv_lengths": ints(5, 0, 9),
@@ -116,5 +119,9 @@ def torch_calls(dtype: torch.dtype = torch.float32, wide: int = 64) -> dict[str,
         "attention_append": (append, {
             "pages": random(5, 2, 4, H, K), "k": random(total, H, K), "v": random(total, H, K),
             **paged}),
+        "attention_merge": (merge, {
+            "a": random(total, HV, K), "a_lse": random(total, HV).float(),
+            "b": random(total, HV, K), "b_lse": random(total, HV).float(),
+            "lse": torch.zeros(total, HV)}),
     }  # fmt: skip
     return {name: TorchCall(name, *call) for name, call in calls.items()}

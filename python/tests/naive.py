@@ -189,12 +189,21 @@ class Naive:
         return out
 
     def attention_append(self, p):
-        p.refuse("starts", "lengths", "cos", "sin")
+        p.refuse("starts", "lengths", "slots", "positions", "cos", "sin")
         for n, (begin, end) in enumerate(p.spans()):
             for i in range(begin, end):
                 t = int(p.kv_lengths[n]) - (end - i)
                 page, place = int(p.page_table[n, t // p.page]), t % p.page
                 p.cache.k[page, place], p.cache.v[page, place] = p.k[i], p.v[i]
+
+    def attention_merge(self, p):
+        both = torch.stack([self.number(p.a_lse), self.number(p.b_lse)])
+        total = both.logsumexp(0)
+        share = (both - total).exp()[..., None]
+        y = share[0] * self.number(p.a) + share[1] * self.number(p.b)
+        if p.lse is not None:
+            p.lse.copy_(total)
+        return p.out.copy_(y) if p.out is not None else y.to(p.a.dtype)
 
 
 class Arguments:
@@ -243,7 +252,7 @@ NAMES = [
         "gdn": ["decode", "mtp", "prefill", "recurrence"],
         "conv": ["prefill", "update"],
         "norm": ["gated_rms"],
-        "attention": ["run", "append"],
+        "attention": ["run", "append", "merge"],
     }.items()
     for name in names
 ]

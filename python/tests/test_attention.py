@@ -263,3 +263,80 @@ def test_one_layer_of_blocks():
     k, v = (blocks[[1, 0], i, 2].reshape(8, 1, 8)[:6] for i in range(2))
     (want, _), error = oracle.measured(oracle.attention_row, q, k, v, scale=8**-0.5)
     assert_rounded(got, want, np.float32, naive_error=error)
+
+
+@pytest.mark.parametrize("to", FRAMEWORKS.values(), ids=FRAMEWORKS)
+@pytest.mark.parametrize("kind", ["paged", "hnd", "dense", "ragged"])
+def test_appending_by_slots(kind, to):
+    rng = np.random.default_rng(6)
+    P, S, Hk, D, tokens = 3, 4, 2, 8, 5
+    pages = [np.full((P, S, Hk, D), 7.0, np.float32) for _ in range(2)]
+    given = [x.swapaxes(1, 2).copy() if kind == "hnd" else x.copy() for x in pages]
+    if kind == "ragged":
+        given = [x.reshape(P * S, Hk, D) for x in given]
+    views = [to(x) for x in given]
+    if kind == "ragged":
+        cache = hyla.attention.RaggedCache(*views)
+    elif kind == "dense":
+        cache = hyla.attention.DenseCache(*views)
+    else:
+        cache = hyla.attention.PagedCache(*views, layout="hnd" if kind == "hnd" else "nhd")
+    k, v = (rng.standard_normal((tokens, Hk, D)).astype(np.float32) for _ in range(2))
+    slots, positions = np.array([11, -1, 4, 0, -9]), np.array([2, 100, 0, 1, -1])
+    angles = rng.standard_normal((3, D // 2)).astype(np.float32)
+    hyla.attention.append(
+        cache, to(k), to(v), slots=to(slots), positions=to(positions), cos=to(np.cos(angles)),
+        sin=to(np.sin(angles)),
+    )  # fmt: skip
+    for i in np.flatnonzero(slots >= 0):
+        cos, sin = (f(angles[positions[i]].astype(float)) for f in (np.cos, np.sin))
+        x, y = k[i, :, : D // 2].astype(float), k[i, :, D // 2 :].astype(float)
+        pages[0][slots[i] // S, slots[i] % S] = np.concatenate(
+            [x * cos - y * sin, y * cos + x * sin], -1
+        )
+        pages[1][slots[i] // S, slots[i] % S] = v[i]
+    for got, want in zip(given, pages):
+        want = want.swapaxes(1, 2) if kind == "hnd" else want.reshape(got.shape)
+        assert np.allclose(got, want, rtol=1e-6, atol=1e-6)
+    assert (given[1] == pages[1].swapaxes(1, 2 if kind == "hnd" else 1).reshape(given[1].shape)).all()
+
+
+@given(st.data())
+def test_merging_a_prefix_with_the_rest(data):
+    draw = data.draw
+    rng = np.random.default_rng(draw(seeds))
+    to, hyla_ = FRAMEWORKS[draw(frameworks)], draw(implementations)
+    io, total, heads, dim = draw(float_dtypes), draw(st.integers(0, 4)), 3, draw(st.sampled_from([8, 24]))
+    a, b = (rng.standard_normal((total, heads, dim)).astype(io) for _ in range(2))
+    la, lb = (4 * rng.standard_normal((total, heads)).astype(np.float32) for _ in range(2))
+    for x, lse in ((a, la), (b, lb)):
+        empty = rng.random((total, heads)) < 0.2
+        lse[empty] = rng.choice([-np.inf, np.inf], empty.sum())
+        x[empty] = np.nan
+    lse = np.zeros((total, heads), np.float32)
+    got = hyla_.attention.merge(to(a), to(la), to(b), to(lb), lse=to(lse))
+
+    def wide(x, l):
+        return np.where(np.isinf(l)[..., None], 0.0, x.astype(np.float64))
+
+    la, lb = (np.where(np.isinf(l), -np.inf, l.astype(np.float64)) for l in (la, lb))
+    with np.errstate(invalid="ignore"):
+        want_lse = np.logaddexp(la, lb)
+        shares = [np.where(np.isinf(l), 0.0, np.exp(l - want_lse)) for l in (la, lb)]
+    want = sum(s[..., None] * wide(x, l) for s, x, l in zip(shares, (a, b), (la, lb)))
+    both = np.maximum(np.abs(wide(a, la)), np.abs(wide(b, lb))).max(-1, keepdims=True, initial=0)
+    bound = 64 * 2.0**-24 * both + {2: 2.0**-8, 4: 0}[np.dtype(io).itemsize] * np.abs(want)
+    assert (np.abs(np.asarray(got, dtype=np.float64) - want) <= bound).all()
+    seen = np.isfinite(want_lse)
+    assert (lse[~seen] == -np.inf).all()
+    assert np.allclose(lse[seen], want_lse[seen], rtol=1e-6, atol=1e-6)
+
+
+def test_merging_in_place():
+    rng = np.random.default_rng(9)
+    a, b = (rng.standard_normal((4, 2, 16)).astype(np.float32) for _ in range(2))
+    la, lb = (rng.standard_normal((4, 2)).astype(np.float32) for _ in range(2))
+    lse = np.zeros_like(la)
+    want = hyla.attention.merge(a, la, b, lb, lse=lse)
+    got = hyla.attention.merge(a, la, b, lb, lse=lb, out=a)
+    assert got is a and (a == want).all() and (lb == lse).all()

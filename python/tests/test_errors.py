@@ -333,8 +333,27 @@ def test_append():
         ({"interleaved": "yes"}, TypeError, "^interleaved: expected True"),
         ({"given_scales": 1}, TypeError, "^given_scales: expected True"),
         ({"given_scales": True}, INVALID, "^given_scales: expected scales in the cache"),
+        ({"positions": np.array([0, 1, 2])}, INVALID, "^positions: expected none without slots"),
+        ({"slots": np.array([0, 1, 2])}, INVALID, "^cu_seqlens: expected none beside slots"),
     ):
         refused(hyla.attention.append, arguments, change, error, match)
+    by_slots = {"cache": cache, "k": arguments["k"], "v": arguments["v"],
+                "slots": np.array([15, -1, 3])}  # fmt: skip
+    rope = {"cos": f32(8, 4), "sin": f32(8, 4)}
+    for change, match in (
+        ({"slots": np.array([15, -1])}, "^slots: expected shape"),
+        ({"slots": f32(3)}, "^slots: expected dtype"),
+        ({"slots": np.array([16, -1, 3])}, "^slots: expected slots of .*, got 16 at index 0"),
+        ({"kv_lengths": np.array([5, 2])}, "^kv_lengths: expected none beside slots"),
+        ({"page_table": np.array([[0, 1]])}, "^page_table: expected none beside slots"),
+        ({"starts": np.array([0])}, "^starts: expected none beside slots"),
+        (rope, "^positions: expected .* because rope is given beside slots"),
+        ({**rope, "positions": np.array([0, 1])}, "^positions: expected shape"),
+        ({**rope, "positions": np.array([8, 1, 0])}, "^positions: expected .*, got 8 at index 0"),
+        ({"positions": np.array([0, 1, 2])}, "^positions: expected none without cos"),
+    ):
+        refused(hyla.attention.append, by_slots, change, INVALID, match)
+    refused(hyla.attention.append, by_slots, {"slots": [15, -1, 3]}, TypeError, "^slots: expected a")
     cache.k.flags.writeable = False
     refused(hyla.attention.append, arguments, {}, INVALID, "^cache.k: expected a tensor that can be")
     scales = np.broadcast_to(np.float32(0.5), (4, 4, 2, 1))  # read-only, of stride 0
@@ -345,6 +364,22 @@ def test_append():
         hyla.attention.PagedCache.fused(f32(2, 3, 4, 1, 8))
     with pytest.raises(TypeError, match="^pages: expected a tensor, got list"):
         hyla.attention.PagedCache.fused([1])
+
+
+def test_merge():
+    arguments = {"a": f32(3, 2, 8), "a_lse": f32(3, 2), "b": f32(3, 2, 8), "b_lse": f32(3, 2)}
+    for change, error, match in (
+        ({"a": f32(3, 8)}, INVALID, "^a: expected"),
+        ({"b": f32(3, 2, 16)}, INVALID, "^b: expected shape"),
+        ({"b": np.zeros((3, 2, 8), np.float16)}, INVALID, "^b: expected dtype float32"),
+        ({"a_lse": f32(2, 3)}, INVALID, "^a_lse: expected shape"),
+        ({"b_lse": np.zeros((3, 2), np.float16)}, INVALID, "^b_lse: expected dtype float32"),
+        ({"b_lse": None}, TypeError, "^b_lse: expected a tensor"),
+        ({"lse": f32(3, 3)}, INVALID, "^lse: expected shape"),
+        ({"out": f32(3, 2, 4)}, INVALID, "^out: expected shape"),
+        ({"out": arguments["a"][::-1]}, INVALID, "^(a|out): expected"),
+    ):
+        refused(hyla.attention.merge, arguments, change, error, match)
 
 
 def test_gated_rms():
@@ -418,6 +453,7 @@ LEGITIMATE = {
     "attention_run": {
         ("pages", 0, 1), ("pages", 2, 1), ("pages", 2, -1), ("pages", 3, -1), ("page_table", 1, 1)},
     "attention_append": {("pages", 0, 1), ("pages", 2, 1), ("pages", 2, -1), ("page_table", 1, 1)},
+    "attention_merge": set(),
 }  # fmt: skip
 # Tensors whose last dimension must be dense; of the others any strides are taken.
 DENSE = {
@@ -430,6 +466,7 @@ DENSE = {
     "norm_gated_rms": {"x", "z"},
     "attention_run": {"q", "pages"},
     "attention_append": {"pages", "k", "v"},
+    "attention_merge": {"a", "b"},
 }
 
 

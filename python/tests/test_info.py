@@ -44,6 +44,7 @@ def test_explain_of_every_operation():
         "norm.gated_rms": ((f32(1, 8), f32(1, 8), f32(8)), {}),
         "attention.run": ((f32(1, 1, 8), cache), {"cu_seqlens": cu}),
         "attention.append": ((cache, f32(1, 1, 8), f32(1, 1, 8)), {"cu_seqlens": cu}),
+        "attention.merge": ((f32(1, 1, 8), f32(1, 1), f32(1, 1, 8), f32(1, 1)), {}),
     }  # fmt: skip
     assert sorted(calls) == sorted(_core.operations())
     for operation, (args, kwargs) in calls.items():

@@ -76,6 +76,19 @@ def uniform_offsets(rows: int, tokens: int, device: torch.device) -> Tensor:
     return torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int64, device=device)
 
 
+def offsets_and_lengths(
+    offsets: Tensor, on_host: Tensor | None, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """cu_seqlens on the device of the call, and the lengths where the caller has them on the CPU."""
+    if device.type == "cpu":
+        return offsets, None
+    if on_host is None and offsets.device.type == "cpu":
+        on_host = offsets
+    if on_host is None or on_host.device.type != "cpu" or on_host.dim() != 1:
+        return offsets, None
+    return offsets.to(device, non_blocking=True), on_host.diff()
+
+
 def refuse_gradients(library: str, **tensors: Tensor | None) -> None:
     """hyla computes no gradients; a call that would record one is refused by name."""
     if not torch.is_grad_enabled():

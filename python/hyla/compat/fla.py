@@ -28,6 +28,7 @@ from .. import gdn
 from ..errors import InvalidArgument
 from ._shared import (
     inner_contiguous,
+    offsets_and_lengths,
     operand,
     refuse,
     refuse_gradients,
@@ -44,7 +45,13 @@ __all__ = [
     "fused_recurrent_gdn",
 ]
 
-_NAMES = {"log_alpha": "g", "a": "g", "b": "beta", "state": "initial_state"}
+_NAMES = {
+    "log_alpha": "g",
+    "a": "g",
+    "b": "beta",
+    "state": "initial_state",
+    "host_lengths": "cu_seqlens_cpu",
+}
 
 
 class RemovedArgument(InvalidArgument, DeprecationWarning):
@@ -148,7 +155,8 @@ def chunk_gated_delta_rule(
     """Sequences of any length, chunked: q, k [B, T, H, K], v [B, T, HV, V] -> (o, final_state).
 
     Of the keywords, use_gate_in_kernel, A_log, dt_bias and the old transpose_state_layout are used;
-    chunk_size is checked. cp_context is not supported.
+    chunk_size is checked. cp_context is not supported. On a GPU, cu_seqlens_cpu, or cu_seqlens on the
+    CPU, tells how long the sequences are, which helps to choose a kernel.
     """
     layout = "vk" if _state_v_first(state_v_first, kwargs) else "kv"
     if "head_first" in kwargs:
@@ -165,14 +173,18 @@ def chunk_gated_delta_rule(
         g, beta, bool(raw), A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval
     )
     B, T = q.shape[:2]
-    offsets = uniform_offsets(B, T, q.device) if cu_seqlens is None else cu_seqlens
+    lengths = None
+    if cu_seqlens is None:
+        offsets = uniform_offsets(B, T, q.device)
+    else:
+        offsets, lengths = offsets_and_lengths(cu_seqlens, cu_seqlens_cpu, q.device)
     final = _final_like(v, k, offsets.shape[0] - 1, layout) if output_final_state else None
     o = gdn.prefill(
         inner_contiguous(q.flatten(0, 1)), operand(k.flatten(0, 1), q.dtype),
         operand(v.flatten(0, 1), q.dtype), cu_seqlens=offsets,
         state=None if initial_state is None else inner_contiguous(initial_state),
         state_out=final, update_state=output_final_state, **_flat(gates),
-        layout=layout, scale=scale, l2norm=use_qk_l2norm_in_kernel,
+        layout=layout, scale=scale, l2norm=use_qk_l2norm_in_kernel, host_lengths=lengths,
     )  # fmt: skip
     return o.view(v.shape), final
 

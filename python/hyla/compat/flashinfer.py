@@ -21,6 +21,7 @@ from .._dispatch import compiling
 from ..errors import InvalidArgument
 from ._shared import (
     inner_contiguous,
+    offsets_and_lengths,
     operand,
     refuse,
     renamed,
@@ -373,7 +374,7 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 
 @renamed(out="output", alpha="g", state="initial_state", state_out="output_state",
          read_slots="state_indices", write_slots="state_indices", checkpoints="state_checkpoints",
-         checkpoint_starts="checkpoint_cu_starts",
+         checkpoint_starts="checkpoint_cu_starts", host_lengths="cu_seqlens",
          checkpoint_every="checkpoint_every_n_tokens")  # fmt: skip
 def chunk_gated_delta_rule(
     q: Tensor,
@@ -418,6 +419,7 @@ def chunk_gated_delta_rule(
     if sequences < 1:
         raise InvalidArgument("cu_seqlens", "at least two entries", shape_of(cu_seqlens))
     _check_max_seqlen(max_seqlen, q.shape[0], sequences)
+    cu_seqlens, lengths = offsets_and_lengths(cu_seqlens, None, q.device)
     if state_indices is not None:
         if state_indices.dtype not in _INDEX_DTYPES:
             raise InvalidArgument("state_indices", "dtype int32 or int64", str(state_indices.dtype))
@@ -444,6 +446,7 @@ def chunk_gated_delta_rule(
         alpha=g, beta=beta, checkpoints=state_checkpoints,
         checkpoint_starts=checkpoint_cu_starts, checkpoint_every=checkpoint_every_n_tokens,
         scale=scale or None, l2norm=use_qk_l2norm_in_kernel, out=output,
+        max_length=max_seqlen or 0, host_lengths=lengths,
     )  # fmt: skip
     if not output_final_state:
         return result
