@@ -20,13 +20,19 @@ class PrefillForm {
     cuda::fill(workspace_.data, 0xff, workspace_.bytes);
   }
 
-  void launch(const Form& form) const { kLaunch(problem_, workspace_, gpu_.context(), form); }
+  void launch(const Form& form) const { launch(form, gpu_.context().stream); }
+  void launch(const Form& form, const Stream& stream) const {
+    Context context = gpu_.context();
+    context.stream = stream;
+    kLaunch(problem_, workspace_, context, form);
+  }
   Call run(const Call& call, const Form& form) const {
     gpu_.upload(call);
     launch(form);
     return gpu_.result();
   }
   const DeviceCall& gpu() const { return gpu_; }
+  const Workspace& workspace() const { return workspace_; }
 
  private:
   DeviceCall gpu_;
