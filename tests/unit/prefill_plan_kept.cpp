@@ -28,6 +28,7 @@ void expect_same(const Walks& kept, const Walks& found) {
   EXPECT_EQ(kept.blocks_a_cta, found.blocks_a_cta);
   EXPECT_EQ(kept.cuts, found.cuts);
   EXPECT_EQ(kept.us, found.us);
+  EXPECT_EQ(kept.beside, found.beside);
 }
 
 // Each shape twice, then one that differs in a single field.

@@ -42,10 +42,11 @@ std::size_t slot_bytes(const PrefillProblem& p) {
   return p.sequences.cu_seqlens.present() ? 0 : row_slot_bytes(p.sequences.rows);
 }
 
-// With a list of checkpoints: one part, and one block of value rows a CTA.
+// With a list of checkpoints: one part, one block of value rows a CTA, nothing handed over.
 Walks walks_of(const PrefillProblem& p, const Context& context) {
   const PlanShape shape = plan_shape(p, context);
-  return p.checkpoint_offsets.present() ? Walks{1, 1, split_us(shape, 1, 1)} : split_walks(shape);
+  return p.checkpoint_offsets.present() ? Walks{1, 1, split_us(shape, 1, 1, false)}
+                                        : split_walks(shape);
 }
 
 // The flags lie behind everything else of a split plan.
@@ -147,10 +148,7 @@ void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
   if (p.sequences.rows == 0) return;
   const Walks walks = walks_of(p, context);
   SplitForm form{walks.parts, walks.blocks_a_cta};
-  if (!p.checkpoint_offsets.present()) {
-    const Beside beside = prepared_beside(plan_shape(p, context), walks.parts, walks.blocks_a_cta);
-    if (beside.pays) form.rounds = 0;
-  }
+  if (walks.beside) form.rounds = 0;
   launch_prefill_split_as(p, workspace, context, form);
 }
 

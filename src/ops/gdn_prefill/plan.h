@@ -228,7 +228,7 @@ inline double fused_task_us(const PlanShape& s, double busy) {
          (s.narrow_states ? 1.03 : 0.0);
 }
 
-inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta);
+inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand = true);
 
 // The chosen sequences are prepared and walked over, the others share what is left. If none is
 // left, that is what cuda_split does, and the look.
@@ -464,7 +464,8 @@ inline bool prepares_beside(const PlanShape& s, double ctas) {
 struct Walks {
   int parts = 0, blocks_a_cta = 1;
   double us = 0;
-  int cuts = 1;  // pieces of a part, see segments.cuh
+  int cuts = 1;         // pieces of a part, see segments.cuh
+  bool beside = false;  // chunks are prepared beside the walk, see prepared_beside()
 };
 
 // `ctas` of one or two blocks walk over chunks with outputs, the busiest multiprocessor over
@@ -534,7 +535,8 @@ inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
   return beside;
 }
 
-inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
+// May chunks be handed over?
+inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
@@ -542,15 +544,16 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
                     (s.wide() ? 5.79 + (s.waves(ctas) > 1 ? 0.136 : 0.104) * tasks
                               : 0.000178 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
                     (s.wide() ? 5.55 : 2.0) * (s.waves(ctas) - 1);
-  const Beside beside = prepared_beside(s, parts, blocks_a_cta);
+  const Beside beside = may_hand ? prepared_beside(s, parts, blocks_a_cta) : Beside{};
   if (beside.pays) return us + beside.us;
   const bool first = prepares_beside(s, ctas);
   return us + prepare_us(s, first ? s.multiprocessors - ctas : s.multiprocessors) +
          split_walk_us(s, parts, blocks_a_cta) - (first ? kBesideUs : 0.0);
 }
 
-inline double split_us(const PlanShape& s, int parts, int blocks_a_cta) {
-  return over_lengths(s, [&](const PlanShape& x) { return split_at_us(x, parts, blocks_a_cta); });
+inline double split_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand = true) {
+  return over_lengths(
+      s, [&](const PlanShape& x) { return split_at_us(x, parts, blocks_a_cta, may_hand); });
 }
 
 inline Walks find_split_walks(const PlanShape& s) {
@@ -562,6 +565,7 @@ inline Walks find_split_walks(const PlanShape& s) {
   };
   if (2 * ctas <= s.multiprocessors && s.chunks() > 4) consider(2, 1);
   if (s.blocks % 2 == 0 && (!s.wide() || (s.pairs && s.waves(ctas) > 1))) consider(1, 2);
+  walks.beside = prepared_beside(s, walks.parts, walks.blocks_a_cta).pays;
   return walks;
 }
 
