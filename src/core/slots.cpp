@@ -31,11 +31,6 @@ void check_cu_seqlens(const Sequences& sequences) {
   }
 }
 
-// Empty rows need no memory, so that a tensor of stride 0 can claim any number of them.
-void check_row_count(const char* argument, std::int64_t rows) {
-  if (rows > kMostRows) fail(argument, "at most " + text(kMostRows) + " rows", text(rows));
-}
-
 void check_starts(const Sequences& sequences) {
   for (std::int64_t i = 0; i < sequences.rows; ++i) {
     const std::int64_t start = sequences.starts.at(i), length = sequences.lengths.at(i);

@@ -170,7 +170,8 @@ struct HeadWalk {
       }
       if (faster && length == 1 && commit() == 1) {
         in_place(tokens[0], v[0], o[0]);
-      } else if (faster && length >= kTogether && length <= kTokenBlock) {
+      } else if (faster && length >= kTogether && length <= kTokenBlock &&
+                 Together::takes(known.k, commit(), length, p.K)) {
         const TokenProducts& products = known.multiply(length, p.K);
         at_once(Together(tokens, length, commit(), products, known.q, known.k), read(), length, v,
                 o);

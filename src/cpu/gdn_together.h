@@ -46,6 +46,7 @@ struct TokenProducts {
 // Some tokens of one head, made up to a multiple of four by tokens that do nothing.
 struct Together {
   std::int64_t tokens;  // a multiple of four
+  std::int64_t kept;    // tokens that the new state knows of
   const KeyRows& q;     // zero rows past the last token
   const KeyRows& k;
   float a[kTokenBlock][kTokenBlock];  // beta[t] D[t][s] k[t].k[s], s < t
@@ -53,12 +54,12 @@ struct Together {
   float beta[kTokenBlock];
   float from_start[kTokenBlock];  // E[t]
   float decay;                    // of the state that is kept, after `commit` tokens
-  float to_commit[kTokenBlock];   // decay of token t's part in it; 0 from `commit` on
+  float to_commit[kTokenBlock];   // decay of token t's part in it, of those that are kept
 
   // `qs` and `ks` are zero from `count` to the next multiple of four.
   Together(const Token* given, std::int64_t count, std::int64_t commit, const TokenProducts& known,
            const KeyRows& qs, const KeyRows& ks)
-      : tokens((count + 3) / 4 * 4), q(qs), k(ks), decay(1.0f) {
+      : tokens((count + 3) / 4 * 4), kept(commit), q(qs), k(ks), decay(1.0f) {
     float passed[kTokenBlock] = {};  // D[t]
     float start = 1.0f;
     for (std::int64_t t = 0; t < count; ++t) {
@@ -71,10 +72,20 @@ struct Together {
       for (std::int64_t s = 0; s <= t; ++s) p[t][s] = passed[s] * known.qk[t][s];
       if (t + 1 == commit) {
         decay = start;
-        for (std::int64_t s = 0; s < kTokenBlock; ++s) to_commit[s] = passed[s];
+        for (std::int64_t s = 0; s < commit; ++s) to_commit[s] = passed[s];
       }
     }
-    for (std::int64_t s = commit; s < kTokenBlock; ++s) to_commit[s] = 0.0f;
+  }
+  // Keys that the new state does not know of have weights of zero there, which only numbers heed.
+  static bool takes(const KeyRows& keys, std::int64_t commit, std::int64_t count,
+                    std::int64_t width) {
+    F sum = zero();
+    for (std::int64_t t = commit; t < count; ++t) {
+      for (std::int64_t i = 0; i < width; i += kLanes) sum = fma(zero(), load(keys[t] + i), sum);
+    }
+    float sums[4];
+    sum4(sum, sum, sum, sum, sums);
+    return sums[0] == 0.0f;
   }
 
   // ks and qs: [tokens, stride], products with the state. v, o: [tokens], from the group's first
@@ -95,7 +106,7 @@ struct Together {
         store_some(result, o[t] + first + j, n);
       }
       for (std::int64_t t = 0; t < tokens; ++t) {
-        store(t < real ? mul(set(to_commit[t]), u[t]) : zero(), ks + t * stride + j);
+        store(t < kept ? mul(set(to_commit[t]), u[t]) : zero(), ks + t * stride + j);
       }
     }
   }

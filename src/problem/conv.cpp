@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/bounds.h"
 #include "core/check.h"
 #include "core/on_host.h"
 #include "problem/checkpoints.h"
@@ -64,6 +65,7 @@ void check_tokens(Problem& p, const Params& params, bool single, Shapes& shapes,
   } else {
     p.sequences.rows = shapes["B"];
     p.sequences.tokens = flat ? 1 : shapes["T"];
+    core::check_row_count("x", p.sequences.rows);
   }
   shapes.bind("N", p.sequences.rows);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/bounds.h"
 #include "core/on_host.h"
 #include "problem/gdn_rows.h"
 #include "problem/overlaps.h"
@@ -89,6 +90,7 @@ MtpProblem validate(const MtpParams& params, const Context& context) {
   } else {
     p.sequences.rows = shapes["B"];
     p.sequences.tokens = shapes["T"];
+    core::check_row_count("q", p.sequences.rows);
   }
   check_state_options(params);
   core::check_slots(p.slots,

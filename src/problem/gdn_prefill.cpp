@@ -29,6 +29,7 @@ std::int64_t check_heads(std::int64_t Hq, std::int64_t Hk, std::int64_t HV,
          "heads with v a multiple of q = k (GVA) or q a multiple of k = v (GQA)",
          "q " + text(Hq) + ", k " + text(Hk) + ", v " + text(HV));
   }
+  core::check_head_count(Hq > HV ? names.q : names.v, std::max(Hq, HV));
   return std::max(Hq, HV);
 }
 

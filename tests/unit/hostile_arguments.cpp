@@ -277,6 +277,50 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_append:lens=2+1,hk=1,d=8,kvlen=6,page=2,rope=pairs,by=slots",
                       "attention_merge:b=2,hq=2,d=8"));
 
+// Rows of no tokens, and heads of no rows, need no memory, so that a tensor of stride 0 can claim
+// more of them than anybody can go through.
+TEST(HostileClaims, OfEmptyRowsAndHeadsAreRefused) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  std::vector<float> memory(64);
+  std::vector<std::int32_t> zeros(2, 0);
+  const auto claim = [&](std::vector<std::int64_t> shape) {
+    TensorView view(memory.data(), {1});
+    view.rank = static_cast<int>(shape.size());
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      view.shape[d] = shape[d];
+      view.strides[d] = d + 1 == shape.size() ? 1 : 0;
+    }
+    return view;
+  };
+  const auto refused = [](const char* argument, const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << argument << " was taken";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.argument(), argument) << error.what();
+    }
+  };
+
+  gdn::MtpParams mtp;
+  mtp.q = mtp.k = mtp.v = mtp.out = claim({kMany, 0, 1, 8});
+  mtp.state = TensorView(memory.data(), {1, 1, 8, 8});
+  mtp.read_slots = TensorView(zeros.data(), {1});
+  mtp.read_slots.shape[0] = kMany;
+  mtp.read_slots.strides[0] = 0;
+  mtp.update_state = true;
+  refused("q", [&] { gdn::mtp(mtp); });
+
+  conv::PrefillParams windows;
+  windows.x = windows.out = claim({kMany, 0, 8});
+  windows.weight = TensorView(memory.data(), {8, 4});
+  refused("x", [&] { conv::prefill(windows); });
+
+  gdn::PrefillParams prefill;
+  prefill.q = prefill.k = prefill.v = prefill.out = claim({0, kMany, 8});
+  prefill.cu_seqlens = TensorView(zeros.data(), {2});
+  refused("v", [&] { gdn::prefill(prefill); });
+}
+
 // A workspace's size is a product of bounds: none of them may be so large that it overflows.
 TEST(HostileBounds, AreRefusedBeforeTheyOverflow) {
   gdn::PrefillBounds prefill;
