@@ -91,7 +91,9 @@ inline void finish(const attention::RunProblem& p, const AttentionTile& tile, st
                token * q.out.strides[0] + head * q.out.strides[1], 1);
     if (q.lse.present()) {
       static_cast<float*>(q.lse.data)[token * q.lse.strides[0] + head * q.lse.strides[1]] =
-          any ? kLn2 * (highest[m] + std::log2(sums[m])) : -std::numeric_limits<float>::infinity();
+          any                   ? kLn2 * (highest[m] + std::log2(sums[m]))
+          : std::isnan(sums[m]) ? sums[m]  // of NaN alone there is no highest
+                                : -std::numeric_limits<float>::infinity();
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <pthread.h>
 #endif
 
 namespace hyla::cpu {
@@ -22,6 +23,21 @@ void run_one(void* work, int i) {
   const Work& w = *static_cast<const Work*>(work);
   w.body(w.task, i);
 }
+
+#ifdef _OPENMP
+// A thread that has OpenMP's threads waiting for its next parallel loop takes them along when it
+// forks, but they are not there in the child: a loop would wait for them for ever.
+thread_local bool has_team = false, lost_team = false;
+
+void lose_team() { lost_team = has_team; }
+
+bool can_share_work() {
+  if (lost_team) return false;
+  static const int watched = pthread_atfork(nullptr, nullptr, lose_team);
+  has_team = true;
+  return watched == 0;
+}
+#endif
 
 }  // namespace
 
@@ -47,7 +63,11 @@ void parallel_for(const Context& context, int count, void (*body)(void*, int), v
   }
 #ifdef _OPENMP
   const int threads = std::min(count, thread_count(context));
+  if (threads > 1 && can_share_work()) {
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (int i = 0; i < count; ++i) run_one(&work, i);
+    return;
+  }
 #endif
   for (int i = 0; i < count; ++i) run_one(&work, i);
 }

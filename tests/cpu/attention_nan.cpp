@@ -1,4 +1,4 @@
-// A NaN among the logits of a query makes its output NaN, by every implementation, wherever the
+// A NaN among the logits of a query makes its output and its LSE NaN, by every implementation, wherever the
 // key lies that it comes from; other queries know nothing of it.
 #include <gtest/gtest.h>
 
@@ -40,15 +40,19 @@ void check(const testing::Call& call, const std::string& what) {
 
 TEST_P(AttentionNan, OfAQueryOrAKeyStaysInItsOutputs) {
   const testing::ProblemSpec spec = testing::parse_problem(GetParam());
-  const testing::Call call = random_call(spec, testing::CaseOptions::plain());
-  // Every key at once, for one query; a key that some queries see, for all of these.
-  for (const std::string name : {"q", "cache.k"}) {
-    testing::Call broken = call;
-    for (testing::Buffer& buffer : broken.buffers) {
-      if (buffer.name().find(name) != 0 || buffer.numel() == 0) continue;
-      buffer.set(3 * spec.d + 1, std::numeric_limits<double>::quiet_NaN());
+  for (const bool extras : {false, true}) {  // with LSE and sinks
+    testing::CaseOptions options;
+    options.extras = extras;
+    const testing::Call call = random_call(spec, options);
+    // Every key at once, for one query; a key that some queries see, for all of these.
+    for (const std::string name : {"q", "cache.k"}) {
+      testing::Call broken = call;
+      for (testing::Buffer& buffer : broken.buffers) {
+        if (buffer.name().find(name) != 0 || buffer.numel() == 0) continue;
+        buffer.set(3 * spec.d + 1, std::numeric_limits<double>::quiet_NaN());
+      }
+      check(broken, name);
     }
-    check(broken, name);
   }
 }
 
