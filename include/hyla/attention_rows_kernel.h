@@ -136,7 +136,8 @@ struct RowState {
 __device__ inline void accumulate(RowState& state, float logit, const float* values, int value_dim,
                                   int lane) {
   const float top = fmaxf(state.top, largest(logit));
-  if (top == -INFINITY) return;
+  // A maximum does not see NaN: where all logits are, it is that of a row without keys.
+  if (top == -INFINITY && !__any_sync(0xffffffffu, isnan(logit))) return;
   const float old = expf(state.top - top), weight = expf(logit - top);
   state.top = top;
   state.sum = state.sum * old + total(weight);
@@ -159,7 +160,8 @@ __device__ inline void accumulate(RowState& state, float logit, const float* val
 __device__ inline void write_row(const Queries& call, const RowState& state, std::int64_t token,
                                  std::int64_t head, int lane) {
   float top = state.top, denominator = state.sum, factor = 0;
-  if (top != -INFINITY) {
+  const bool any = state.sum != 0;
+  if (any) {
     if (call.sinks.dtype != DType::kNone) {
       const float sink = element(call.sinks, head * call.sinks.strides[0]);
       top = fmaxf(top, sink);
@@ -176,7 +178,7 @@ __device__ inline void write_row(const Queries& call, const RowState& state, std
   }
   if (lane == 0 && call.lse.dtype != DType::kNone) {
     static_cast<float*>(call.lse.data)[token * call.lse.strides[0] + head * call.lse.strides[1]] =
-        state.top == -INFINITY ? -INFINITY : top + logf(denominator);
+        any ? top + logf(denominator) : -INFINITY;
   }
 }
 

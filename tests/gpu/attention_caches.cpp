@@ -2,6 +2,7 @@
 // tensors that lie: a page outside the pool, a length beyond the table.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -188,6 +189,7 @@ TEST_F(GpuCaches, APageOutsideThePoolIsAPageOfZeros) {
   options.shuffled = true;  // a pool with more pages than are used
   int seed = 30;
   for (const std::string& problem : kProblems) {
+    options.wide_indices = seed % 2 == 0;
     Call good = random_call(parse_problem(problem + std::to_string(++seed)), options);
     const auto& p = std::get<RunParams>(good.params);
     const std::int64_t columns = p.cache.page_table.shape[1];
@@ -211,7 +213,10 @@ TEST_F(GpuCaches, APageOutsideThePoolIsAPageOfZeros) {
       gpu.upload(good);
       gpu.launch(candidate.implementation);
       const std::vector<double> expected = outputs(gpu.result());
-      for (double lie : {-1.0, -7.0, 2147483647.0, static_cast<double>(p.cache.k.shape[0])}) {
+      std::vector<double> lies = {-1, -7, 2147483647, static_cast<double>(p.cache.k.shape[0])};
+      // Below 0, and their lower halves not; beyond the pool, and their lower halves not.
+      if (options.wide_indices) lies.insert(lies.end(), {-1e12, -0x1p40, 0x1p40});
+      for (double lie : lies) {
         Call bad = good;
         set_index(bad, "cache.page_table", needed, lie);
         gpu.upload(bad);
@@ -252,6 +257,46 @@ TEST_F(GpuCaches, ALengthBeyondTheTableHarmsNobodyElse) {
         }
         for (const Buffer& buffer : result.buffers) EXPECT_FALSE(buffer.check_guards());
       }
+    }
+  }
+}
+
+// It has no more keys than the tensor, and is done in no time.
+TEST_F(GpuCaches, ARaggedRowEndsWithItsTensor) {
+  for (const char* types : {"io=bf16", "io=f16,kv=e4m3"}) {
+    Call call = random_call(
+        parse_problem(std::string("attention_prefill:lens=20+90,kvlen=40+140,hq=4,hk=2,page=0,"
+                                  "d=128,") +
+                      types));
+    auto& p = std::get<RunParams>(call.params);
+    const std::int64_t heads = p.cache.k.shape[2], dim = p.cache.k.shape[3];
+    // The rows of a dense cache, one after the other.
+    const auto flat = [&](TensorView& view, std::int64_t width) {
+      if (!view.present()) return;
+      view =
+          TensorView::dense(view.data, view.dtype, {view.shape[0] * view.shape[1], heads, width});
+    };
+    const std::int64_t capacity = p.cache.k.shape[1];
+    flat(p.cache.k, dim), flat(p.cache.v, dim);
+    flat(p.cache.k_scales, p.cache.k_scales.shape[3]);
+    flat(p.cache.v_scales, p.cache.v_scales.shape[3]);
+    call.buffers.emplace_back("cu_kv", DType::kInt32, std::vector<std::int64_t>{3});
+    call.buffers.back().fill_by([&](std::int64_t i) { return static_cast<double>(i * capacity); });
+    p.cache.kind = KvCache::Kind::kRagged;
+    p.cache.cu_kv = call.buffers.back().view();
+    p.kv_lengths = {};
+    const DeviceCall gpu(call);
+    for (const Candidate& candidate : gpu.explain()) {
+      if (!candidate.supported) continue;
+      Call bad = call;
+      set_index(bad, "cache.cu_kv", 2, 2147483647.0);
+      gpu.upload(bad);
+      const auto begin = std::chrono::steady_clock::now();
+      gpu.launch(candidate.implementation);
+      const Call result = gpu.result();
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500))
+          << candidate.implementation;
+      for (const Buffer& buffer : result.buffers) EXPECT_FALSE(buffer.check_guards());
     }
   }
 }

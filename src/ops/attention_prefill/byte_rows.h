@@ -30,7 +30,8 @@ struct ByteRows : KvRows {
   HYLA_HOST_DEVICE Spot find(Entry found, int batch, int at) const {
     const Place here =
         place(found, static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(at));
-    return {static_cast<int>(here.outer), static_cast<int>(here.token)};
+    // A page number of 64 bits may be below 0 and its lower half not.
+    return {here.outer < 0 ? -1 : static_cast<int>(here.outer), static_cast<int>(here.token)};
   }
   // Of a token that is somewhere: its head's bytes, and its one scale.
   HYLA_HOST_DEVICE std::uint64_t address(const Spot& at, int /*batch*/, int head) const {

@@ -30,7 +30,10 @@ struct KvRows {
   HYLA_HOST_DEVICE std::int64_t length(std::int64_t batch, std::int64_t /*queries*/) const {
     std::int64_t room = tokens;
     if (pages.present()) room *= pages.columns;
-    if (offsets.present()) room = offsets.at(batch + 1) - offsets.at(batch);
+    if (offsets.present()) {
+      const std::int64_t rows = offsets.at(batch + 1) - offsets.at(batch);
+      room = rows < room ? rows : room;
+    }
     if (!lengths.present()) return room;
     const std::int64_t length = lengths.at(batch);
     return length < room ? length : room;

@@ -3,6 +3,7 @@
 // decay is in [0, 1].
 #pragma once
 
+#include "arch/maximum.cuh"
 #include "arch/registers.cuh"
 #include "arch/shared_address.cuh"
 #include "device/activation.cuh"
@@ -75,7 +76,7 @@ __device__ __forceinline__ float log2_fast(float x) {
   return y;
 }
 
-// log2(alpha) with an error of a float32 rounding of alpha.
+// log2(alpha) with an error of a float32 rounding of alpha. NaN stays NaN, here and in sigmoid().
 __device__ __forceinline__ float log2_alpha(const PrefillProblem& p, const ChunkInfo& chunk,
                                             float x) {
   constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
@@ -89,13 +90,13 @@ __device__ __forceinline__ float log2_alpha(const PrefillProblem& p, const Chunk
     const float softplus = fmaxf(y, 0.0f) + kLn2 * log2_fast(1.0f + exp2_fast(-kLog2e * fabsf(y)));
     log2 = -chunk.rate * softplus;
   }
-  return fmaxf(log2, kLeastLog2);
+  return arch::max_or_nan(log2, kLeastLog2);
 }
 
 // 1 / (1 + 2^(-x log2(e))), off by a few float32 ulps; 0 and 1 at the ends.
 __device__ __forceinline__ float sigmoid(float x) {
   constexpr float kLog2e = 1.44269504f;
-  return __fdividef(1.0f, 1.0f + exp2_fast(fminf(-kLog2e * x, 126.0f)));
+  return __fdividef(1.0f, 1.0f + exp2_fast(arch::min_or_nan(-kLog2e * x, 126.0f)));
 }
 
 // Those that this thread asked for are there.
