@@ -21,12 +21,33 @@ std::string shape_text(const TensorView& view) {
   fail(argument, "strides >= 0", describe(view));
 }
 
+// Sizes and strides that are not negative and reach fewer than 2^63 bytes.
+void check_extent(std::string_view argument, const TensorView& view) {
+  bool negative = false, empty = false, overflow = false;
+  std::int64_t last = 0;
+  for (int d = 0; d < view.rank; ++d) {
+    const std::int64_t size = view.shape[d], stride = view.strides[d];
+    negative |= (size | stride) < 0;
+    empty |= size == 0;
+    std::int64_t steps = 0, step = 0;
+    overflow |= __builtin_sub_overflow(size, std::int64_t{1}, &steps);
+    overflow |= __builtin_mul_overflow(steps, stride, &step);
+    overflow |= __builtin_add_overflow(last, step, &last);
+  }
+  if (negative) fail_negative(argument, view);
+  if (empty) return;
+  std::int64_t bytes = 0;
+  overflow |= __builtin_add_overflow(last, std::int64_t{1}, &last);
+  overflow |= __builtin_mul_overflow(last, static_cast<std::int64_t>(size_of(view.dtype)), &bytes);
+  if (overflow) fail(argument, "fewer than 2^63 bytes", describe(view));
+}
+
 // No two indices share an element: each stride steps over everything the smaller ones reach.
 // (Sufficient; exotic interleavings that it refuses do not occur in tensors that anyone writes.)
-bool overlaps_itself(const TensorView& view) {
+bool overlaps_in_any_order(const TensorView& view) {
   int order[TensorView::kMaxRank];
   int count = 0;
-  for (int d = view.rank - 1; d >= 0; --d) {  // most tensors are in order from the last one on
+  for (int d = view.rank - 1; d >= 0; --d) {
     if (view.shape[d] == 0) return false;
     if (view.shape[d] > 1) order[count++] = d;
   }
@@ -41,6 +62,20 @@ bool overlaps_itself(const TensorView& view) {
     reach += (view.shape[order[i]] - 1) * view.strides[order[i]];
   }
   return false;
+}
+
+bool overlaps_itself(const TensorView& view) {
+  std::int64_t reach = 0;
+  int d = view.rank - 1;
+  for (; d >= 0; --d) {  // nearly always: the dimensions are in order from the last one on
+    if (view.shape[d] <= 1) {
+      if (view.shape[d] == 0) return false;
+      continue;
+    }
+    if (view.strides[d] <= reach) break;
+    reach += (view.shape[d] - 1) * view.strides[d];
+  }
+  return d >= 0 && overlaps_in_any_order(view);
 }
 
 }  // namespace
@@ -128,24 +163,18 @@ void check_tensor(std::string_view argument, const TensorView& view, DTypes dtyp
   if (view.rank < 0 || view.rank > TensorView::kMaxRank) {
     fail(argument, "rank 0 to 6", text(std::int64_t{view.rank}));
   }
-  bool negative = false, empty = false, overflow = false;
-  std::int64_t last = 0;  // offset of the last element
+  std::int64_t bits = 0;
+  bool empty = false;
   for (int d = 0; d < view.rank; ++d) {
     const std::int64_t size = view.shape[d], stride = view.strides[d];
-    negative |= (size | stride) < 0;
+    bits |= size | stride;
     empty |= size == 0;
-    std::int64_t steps = 0, step = 0;
-    overflow |= __builtin_sub_overflow(size, std::int64_t{1}, &steps);
-    overflow |= __builtin_mul_overflow(steps, stride, &step);
-    overflow |= __builtin_add_overflow(last, step, &last);
   }
-  if (negative) fail_negative(argument, view);
+  // Nothing negative, and six products of numbers so small reach fewer than 2^63 bytes.
+  constexpr std::uint64_t kSmall = std::uint64_t{1} << 28;
+  if (static_cast<std::uint64_t>(bits) >= kSmall) check_extent(argument, view);
   if (empty) return;
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
-  std::int64_t bytes = 0;
-  overflow |= __builtin_add_overflow(last, std::int64_t{1}, &last);
-  overflow |= __builtin_mul_overflow(last, size, &bytes);
-  if (overflow) fail(argument, "fewer than 2^63 bytes", describe(view));
   if (view.data == nullptr) fail(argument, "memory", "a null pointer for " + describe(view));
   if ((reinterpret_cast<std::uintptr_t>(view.data) & static_cast<std::uintptr_t>(size - 1)) != 0) {
     fail(argument, "a pointer aligned to its " + text(size) + "-byte elements", "a misaligned one");

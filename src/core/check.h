@@ -102,8 +102,12 @@ bool same_elements(const TensorView& a, const TensorView& b);
 // A written tensor shares no element with any other tensor of the call. Names and views outlive it.
 class Overlaps {
  public:
-  void reads(const char* argument, const TensorView& view) { add(argument, view, false); }
-  void writes(const char* argument, const TensorView& view) { add(argument, view, true); }
+  void reads(const char* argument, const TensorView& view) {
+    if (view.present()) add(argument, view, false);
+  }
+  void writes(const char* argument, const TensorView& view) {
+    if (view.present()) add(argument, view, true);
+  }
   void reads(const char* argument, const TensorView&& view) = delete;
   void writes(const char* argument, const TensorView&& view) = delete;
   void check() const;

@@ -92,7 +92,6 @@ bool same_elements(const TensorView& a, const TensorView& b) {
 }
 
 void Overlaps::add(const char* argument, const TensorView& view, bool written) {
-  if (!view.present()) return;
   std::int64_t last = 0;
   for (int d = 0; d < view.rank; ++d) {
     if (view.shape[d] == 0) return;

@@ -52,28 +52,28 @@ bool has_wide_keys(const DecodeProblem& p) {
   return device::aligned(p.q, widest_keys(p)) && device::aligned(p.k, widest_keys(p));
 }
 
-bool is_usual(const DecodeProblem& p) {
-  return has_usual_gates(p) && is_short(p.q, p) && is_short(p.k, p) && is_short(p.v, p) &&
-         is_short(p.out, p) && is_short(p.gate.value, p) && is_short(p.beta.value, p) && p.l2norm &&
+bool is_usual(const DecodeProblem& p, bool wide_keys) {
+  return wide_keys && has_usual_gates(p) && is_short(p.q, p) && is_short(p.k, p) &&
+         is_short(p.v, p) && is_short(p.out, p) && is_short(p.gate.value, p) &&
+         is_short(p.beta.value, p) && p.l2norm &&
          (!p.slots.read.present() || p.slots.read.dtype == DType::kInt32) &&
-         !p.slots.read_columns.present() && !p.slots.write.present() && has_wide_keys(p) &&
+         !p.slots.read_columns.present() && !p.slots.write.present() &&
          (p.layout == StateLayout::kKV || line_stride(p) == p.K);
 }
 
 bool takes_gated(const DecodeProblem& p) {
-  return is_usual(p) && p.K == kGatedDim && p.V == kGatedDim && p.q.dtype != DType::kFloat32 &&
-         p.norm.z.dtype == p.q.dtype && is_short(p.norm.z, p) && p.norm.weight.stride <= kMaxStride;
+  return is_usual(p, has_wide_keys(p)) && p.K == kGatedDim && p.V == kGatedDim &&
+         p.q.dtype != DType::kFloat32 && p.norm.z.dtype == p.q.dtype && is_short(p.norm.z, p) &&
+         p.norm.weight.stride <= kMaxStride;
 }
 
-GatedArguments gated_arguments(const DecodeProblem& p) {
-  GatedArguments a{};
+void set_gated(GatedArguments& a, const DecodeProblem& p) {
   a.z = p.norm.z.data, a.weight = p.norm.weight.data;
   a.z_stride = strides(p.norm.z);
   a.weight_stride = static_cast<std::uint32_t>(p.norm.weight.stride);
   a.weight_dtype = p.norm.weight.dtype;
   a.silu = p.norm.gate == norm::Activation::kSilu;
   a.eps = static_cast<float>(p.norm.eps);
-  return a;
 }
 
 }  // namespace
@@ -100,13 +100,14 @@ const char* decode_refuses(const DecodeProblem& p, const Context& context) {
 }
 
 HostArguments decode_arguments(const DecodeProblem& p) {
-  DecodeArguments a{};
+  HostArguments result;  // in place: what is copied as soon as it is made waits for its stores
+  DecodeArguments& a = result.device;
   set_gates(a.gates, p);
   a.read_slots = p.slots.read.data;
   a.k = p.k.data, a.q = p.q.data, a.v = p.v.data;
   a.state = p.initial.data, a.out = p.out.data;
   a.read_stride = static_cast<std::uint32_t>(p.slots.read.stride);
-  const auto group = static_cast<std::uint32_t>(p.heads / p.k_heads);
+  const auto group = static_cast<std::uint32_t>(p.heads) / static_cast<std::uint32_t>(p.k_heads);
   a.key_head_factor = ((1u << kKeyHeadShift) + group - 1) / group;
   a.q_stride = strides(p.q), a.k_stride = strides(p.k), a.v_stride = strides(p.v);
   a.gate_stride = strides(p.gate.value), a.beta_stride = strides(p.beta.value);
@@ -127,8 +128,10 @@ HostArguments decode_arguments(const DecodeProblem& p) {
   a.write_stride = static_cast<std::uint32_t>(p.slots.write.stride);
   a.table_columns = static_cast<std::int32_t>(p.slots.read.columns);
   a.wide_keys = has_wide_keys(p);
-  if (p.norm.present()) a.gated = gated_arguments(p);
-  return {a, is_usual(p)};
+  a.gated = {};
+  if (p.norm.present()) set_gated(a.gated, p);
+  result.usual = is_usual(p, a.wide_keys);
+  return result;
 }
 
 }  // namespace hyla::gdn

@@ -47,8 +47,8 @@ void launch_decode(const DecodeProblem& p, const Workspace&, const Context& cont
   const HostArguments arguments = decode_arguments(p);
   const DecodeLaunch launch = select(p, arguments.usual, context.batch_invariant);
   device::LaunchShape shape;
-  shape.grid = dim3(static_cast<unsigned>(p.V / launch.values), static_cast<unsigned>(p.heads),
-                    static_cast<unsigned>(p.sequences.rows));
+  shape.grid = dim3(static_cast<unsigned>(p.V) / static_cast<unsigned>(launch.values),
+                    static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences.rows));
   shape.block = dim3(static_cast<unsigned>(launch.threads));
   shape.shared_bytes = launch.stage_bytes;
   if (p.norm.present()) shape.cluster = shape.grid.x;
