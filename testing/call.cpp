@@ -156,6 +156,10 @@ void run(const Params& params, const Workspace& workspace, const Context& contex
       params);
 }
 
+void run(const Params& params, const Workspace& workspace, const Context& context) {
+  std::visit(Run{workspace, context}, params);
+}
+
 Repeat::Repeat(const Call& call, std::string impl) : call_(call), impl_(std::move(impl)) {
   const std::size_t bytes = workspace_bytes(call.params, call.context);
   if (bytes == 0) return;

@@ -47,6 +47,8 @@ std::vector<Candidate> explain(const Call& call);
 std::size_t workspace_bytes(const Params& params, const Context& context);
 void run(const Params& params, const Workspace& workspace, const Context& context,
          const std::string& impl);
+// With the implementation that the parameters name themselves, and without a copy of them.
+void run(const Params& params, const Workspace& workspace, const Context& context);
 
 // Runs one call again and again, with nothing but the call itself in each. Copies share their
 // workspace.

@@ -59,6 +59,14 @@ void DeviceCall::launch(const std::string& impl) const {
   run(params_, {workspace_.get(), workspace_bytes_, context_.device}, context_, impl);
 }
 
+void DeviceCall::prefer(const char* impl) {
+  std::visit([&](auto& p) { p.impl = impl; }, params_);
+}
+
+void DeviceCall::launch() const {
+  run(params_, {workspace_.get(), workspace_bytes_, context_.device}, context_);
+}
+
 void DeviceCall::upload(const Call& other) const {
   std::vector<cuda::Upload> copies;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
@@ -96,33 +104,48 @@ double device_call_us(const Call& host, const std::string& impl, double seconds)
 
 namespace {
 
+// Adds what each of `count` launches took. One by one: a batch begins with calls whose code the
+// wait before it has driven out of the caches.
 template <class Launch>
-double host_us(int count, const Launch& launch) {
+void add_host_us(int count, const Launch& launch, std::vector<double>& times) {
   using Clock = std::chrono::steady_clock;
-  const auto begin = Clock::now();
-  for (int i = 0; i < count; ++i) launch();
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / count;
+  auto before = Clock::now();
+  for (int i = 0; i < count; ++i) {
+    launch();
+    const auto now = Clock::now();
+    times.push_back(std::chrono::duration<double, std::micro>(now - before).count());
+    before = now;
+  }
+}
+
+// Does the library take this one of itself?
+bool is_chosen(const DeviceCall& call, const std::string& impl) {
+  for (const Candidate& candidate : call.explain()) {
+    if (candidate.supported) return candidate.implementation == impl;
+  }
+  return false;
 }
 
 }  // namespace
 
 HostTime device_call_host_time(const Call& host, const std::string& impl) {
   // Few enough to fit the driver's queue: a launch into a full one waits for the device.
-  constexpr std::size_t kLeastBatches = 5, kMostBatches = 41;
-  constexpr int kCalls = 32;
+  constexpr int kLeastBatches = 5, kMostBatches = 41, kCalls = 32;
   constexpr double kSeconds = 0.05;
   using Clock = std::chrono::steady_clock;
-  const DeviceCall call(host);
-  call.launch(impl);
+  DeviceCall call(host);
+  call.prefer(is_chosen(call, impl) ? nullptr : impl.c_str());
+  call.launch();
   cuda::launch_nothing();
   cuda::synchronize();
   std::vector<double> calls, launches;
   const auto begin = Clock::now();
   const auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   // The device works on long calls for longer than the host takes to send them: that counts, too.
-  while (calls.size() < kLeastBatches || (calls.size() < kMostBatches && spent() < kSeconds)) {
-    calls.push_back(host_us(kCalls, [&] { call.launch(impl); }));
-    launches.push_back(host_us(kCalls, cuda::launch_nothing));
+  for (int i = 0; i < kLeastBatches || (i < kMostBatches && spent() < kSeconds); ++i) {
+    add_host_us(
+        kCalls, [&] { call.launch(); }, calls);
+    add_host_us(kCalls, cuda::launch_nothing, launches);
     cuda::synchronize();
   }
   return {median(calls), median(launches)};

@@ -28,6 +28,10 @@ class DeviceCall {
   std::vector<Candidate> explain() const;
   // Launches it; nothing has happened before cuda::synchronize().
   void launch(const std::string& impl) const;
+  // The same as fast as a caller can: the library chooses, or `impl`, which outlives this, is named
+  // in the parameters from now on.
+  void prefer(const char* impl);
+  void launch() const;
   // What the device's memory holds now, as a host call.
   Call result() const;
   // Sends the contents of another call of the same shapes to the same memory.
@@ -54,7 +58,7 @@ class DeviceCall {
 // in the cache.
 double device_call_us(const Call& host, const std::string& impl, double seconds);
 
-// What the host spends, without waiting for the device.
+// What the host spends, without waiting for the device: medians of single calls.
 struct HostTime {
   double call_us = 0;    // a call: validation, choice of the implementation and launch
   double launch_us = 0;  // the launch of an empty kernel, measured between the calls
