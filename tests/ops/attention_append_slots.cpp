@@ -188,7 +188,7 @@ TEST(AttentionAppendSlots, WhatDoesNotGoWithSlotsIsRefusedByName) {
   });
   f.refuse("too few slots", "slots", "5", [](AppendParams& p) { p.slots.shape[0] = 4; });
   f.refuse("slots of another rank", "slots", "", [](AppendParams& p) {
-    p.slots = TensorView(p.slots.data, hyla::DType::kInt64, {5, 1});
+    p.slots = TensorView::dense(p.slots.data, hyla::DType::kInt64, {5, 1});
   });
   f.refuse("slots that are no integers", "slots", "float32",
            [&](AppendParams& p) { p.slots = TensorView(f.k.data(), {kTokens}); });

@@ -24,19 +24,9 @@ __device__ __forceinline__ void fetch_pages(const IndexSpan& table, int row) {
 
 // Of the token of this CTA, by whole warps.
 struct FewTarget {
-  int row = -1, position = -1;  // position < 0: not written, or by a slot not rotated
-  std::int64_t slot = -1;
+  int row = -1, position = -1;  // position < 0: not written
 
   __device__ __forceinline__ FewTarget(const RowsArguments& a, int token) {
-    if (a.slots.present()) {
-      const AskedIndex asked(a.slots, token * a.slots.stride);
-      if (a.slot_positions.present()) {
-        const AskedIndex at(a.slot_positions, token * a.slot_positions.stride);
-        position = table_row(a, at.value());
-      }
-      slot = asked.value();
-      return;
-    }
     const int last = static_cast<int>(a.sequences.rows) - 1, guess = a.by_row(token);
     row = guess < last ? guess : last;
     fetch_pages(a.places.page_table, row);
@@ -54,10 +44,6 @@ struct FewTarget {
   template <class Ask>
   __device__ __forceinline__ Place place(const RowsArguments& a, Ask ask) const {
     const CachePlaces& places = a.places;
-    if (a.slots.present()) {
-      ask();
-      return slot_place(a, slot);
-    }
     if (position < 0) return {-1, 0};
     if (places.kind == KvCache::Kind::kDense) {
       ask();
@@ -89,7 +75,29 @@ struct FewTarget {
   }
 };
 
-// Rows as they are. Grid: tokens; a thread a chunk of the keys, then of the values.
+// The same of a token that brings its slot along, which waits for nothing else.
+struct FewSlot {
+  int position = -1;  // < 0: not rotated
+
+  __device__ __forceinline__ FewSlot(const RowsArguments& a, int token)
+      : slot_(a.slots, token * a.slots.stride) {
+    if (!a.slot_positions.present()) return;
+    const AskedIndex at(a.slot_positions, token * a.slot_positions.stride);
+    position = table_row(a, at.value());
+  }
+  template <class Ask>
+  __device__ __forceinline__ Place place(const RowsArguments& a, Ask ask) const {
+    ask();
+    return slot_place(a, slot_.value());
+  }
+
+ private:
+  AskedIndex slot_;
+};
+
+// Rows as they are. Grid: tokens; a thread a chunk of the keys, then of the values. Target: of
+// tokens by rows or by slots.
+template <class Target>
 __global__ void __launch_bounds__(kFewThreads) copy_few(const __grid_constant__ RowsArguments a) {
   const int token = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const bool is_key = thread < a.halves[0].per_token;
@@ -102,7 +110,7 @@ __global__ void __launch_bounds__(kFewThreads) copy_few(const __grid_constant__ 
   arch::let_next_grid_start();
   Chunk data;
   data.load_if(own, from);
-  const Place place = FewTarget(a, token).place(a, [] {});
+  const Place place = Target(a, token).place(a, [] {});
   if (!own || !place.somewhere()) return;
   data.store(static_cast<char*>(half.to.data) +
              (half.to.offset(place, 0) + head * half.to.head_stride) * half.size + 16 * piece);
@@ -110,7 +118,7 @@ __global__ void __launch_bounds__(kFewThreads) copy_few(const __grid_constant__ 
 
 // Grid: tokens; a warp as many heads of keys as it has lanes for, and the warps behind
 // a.key_warps of values.
-template <class In, class Out, Scales kScales>
+template <class In, class Out, Scales kScales, class Target>
 __global__ void __launch_bounds__(kFewConvertThreads)
     convert_few(const __grid_constant__ RowsArguments a) {
   const int token = static_cast<int>(blockIdx.x);
@@ -141,7 +149,7 @@ __global__ void __launch_bounds__(kFewConvertThreads)
   // One for all tokens waits for nothing.
   const bool one = half.scales.outer_stride == 0 && half.scales.token_stride == 0;
   if (scaled && one) ask_scales();
-  const FewTarget target(a, token);
+  const Target target(a, token);
   const Place place = target.place(a, [&] {
     if (is_key && half.turned > 0) chunks.tables.load(a, at, target.position);
   });

@@ -50,8 +50,20 @@ bool launch_few(Kernel kernel, const AppendProblem& problem, const Context& cont
   return true;
 }
 
+template <class In, class Out, Scales kScales>
+bool convert_few(const AppendProblem& problem, const Context& context) {
+  using appending::FewSlot, appending::FewTarget;
+  return problem.slots.present()
+             ? launch_few(appending::convert_few<In, Out, kScales, FewSlot>, problem, context)
+             : launch_few(appending::convert_few<In, Out, kScales, FewTarget>, problem, context);
+}
+
 void launch_copying(const AppendProblem& problem, const Context& context) {
-  if (launch_few(appending::copy_few, problem, context)) return;
+  if (launch_few(problem.slots.present() ? appending::copy_few<appending::FewSlot>
+                                         : appending::copy_few<appending::FewTarget>,
+                 problem, context)) {
+    return;
+  }
   constexpr int kShare = 32 * appending::kLines;
   launch(appending::copy_rows, 1, problem, context,
          [](const appending::Half& of) { return (of.total + kShare - 1) / kShare; });
@@ -81,7 +93,7 @@ template <class In, class Out>
 void launch_quantising(const AppendProblem& problem, const Context& context) {
   const CacheView& cache = problem.cache;
   if (problem.given_scales || !cache.quantised()) {
-    if (launch_few(appending::convert_few<In, Out, Scales::kGiven>, problem, context)) return;
+    if (convert_few<In, Out, Scales::kGiven>(problem, context)) return;
     if (problem.cos.present()) {
       launch_conversion<In, Out, true, Scales::kGiven>(problem, context);
     } else {
@@ -89,7 +101,7 @@ void launch_quantising(const AppendProblem& problem, const Context& context) {
     }
     return;
   }
-  if (launch_few(appending::convert_few<In, Out, Scales::kAny>, problem, context)) return;
+  if (convert_few<In, Out, Scales::kAny>(problem, context)) return;
   if (!appending::one_scale_a_head(cache.k_scales) ||
       (problem.value_dim > 0 && !appending::one_scale_a_head(cache.v_scales))) {
     launch_conversion<In, Out, true, Scales::kAny>(problem, context);
@@ -108,7 +120,7 @@ void launch_converting(const AppendProblem& problem, const Context& context) {
     case DType::kInt8:
       return launch_quantising<In, std::int8_t>(problem, context);
     default:
-      if (launch_few(appending::convert_few<In, In, Scales::kAny>, problem, context)) return;
+      if (convert_few<In, In, Scales::kAny>(problem, context)) return;
       return launch_conversion<In, In, true, Scales::kAny>(problem, context);
   }
 }
