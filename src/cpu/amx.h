@@ -15,22 +15,31 @@ namespace amx {
 inline constexpr std::int64_t kRows = 16;   // of a tile
 inline constexpr std::int64_t kWidth = 16;  // of 32 bits: floats, or pairs of bfloat16
 
-// While it lives, a thread's tiles are 16 lines of 64 bytes.
+struct Shape {
+  std::uint8_t lines, line_bytes;
+};
+
+// While it lives, a thread's tiles are 16 lines of 64 bytes, or of the shapes that are said.
 class Scope {
  public:
   Scope() {
-    Configuration whole;
-    for (int i = 0; i < 8; ++i) {
-      whole.line_bytes[i] = 64;
-      whole.lines[i] = 16;
-    }
-    asm volatile("ldtilecfg %0" : : "m"(whole));
+    const Shape whole{16, 64};
+    configure({whole, whole, whole, whole, whole, whole, whole, whole});
   }
+  explicit Scope(const Shape (&tiles)[8]) { configure(tiles); }
   ~Scope() { asm volatile("tilerelease"); }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
  private:
+  static void configure(const Shape (&tiles)[8]) {
+    Configuration all;
+    for (int i = 0; i < 8; ++i) {
+      all.line_bytes[i] = tiles[i].line_bytes;
+      all.lines[i] = tiles[i].lines;
+    }
+    asm volatile("ldtilecfg %0" : : "m"(all));
+  }
   struct alignas(64) Configuration {
     std::uint8_t palette = 1, start = 0, reserved[14] = {};
     std::uint16_t line_bytes[16] = {};
@@ -42,13 +51,14 @@ template <int kTile>
 inline void zero() {
   asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
 }
-// `stride`: between lines, in 32-bit elements.
+// `stride`: between lines, in bytes; otherwise in 32-bit elements.
+template <int kTile>
+inline void load_bytes(const void* from, std::int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTile) : "memory");
+}
 template <int kTile>
 inline void load(const float* from, std::int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
-               :
-               : "r"(from), "r"(stride * 4), "i"(kTile)
-               : "memory");
+  load_bytes<kTile>(from, stride * 4);
 }
 template <int kTile>
 inline void store(float* to, std::int64_t stride) {

@@ -24,7 +24,13 @@ std::int64_t longest_row(const gdn::MtpProblem& p, const gdn::PrefillProblem* pr
   return longest;
 }
 
-RowsPlan plan_rows(const gdn::MtpProblem& p) {
+// Pages of so much memory are found in the translation buffers of any core.
+constexpr std::int64_t kKnownPages = 4 << 20;
+
+// With 32 KiB what is fetched ahead throws out the rows at hand.
+constexpr std::int64_t kLargeFirstCache = 48 << 10;
+
+RowsPlan plan_rows(Target target, const gdn::MtpProblem& p) {
   RowsPlan plan;
   // The norm looks at all values of a head at once.
   plan.parts = p.norm.present() ? 1 : p.V / kPartWidth;
@@ -33,8 +39,12 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
   const std::int64_t tokens = p.sequences.tokens * (p.sequences.ragged() ? 1 : p.sequences.rows);
   const std::int64_t bytes =
       tokens * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(steps.dtype));
-  const std::int64_t states = p.sequences.rows * p.heads * p.K * p.V;
-  plan.far = states * static_cast<std::int64_t>(size_of(p.initial.dtype)) > kCacheBytes;
+  const std::int64_t states =
+      p.sequences.rows * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(p.initial.dtype));
+  plan.far = states > kCacheBytes;
+  plan.pages = states > kKnownPages;
+  plan.near = first_cache_bytes() >= kLargeFirstCache;
+  plan.amx = target == Target::kAmx;
   plan.stream = (p.states_out.present() || p.step_slots.present()) && bytes > kCacheBytes;
   return plan;
 }
@@ -43,7 +53,7 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
 void run(Target target, const gdn::MtpProblem& p, const Context& context, bool one_way,
          const gdn::PrefillProblem* prefill) {
   const RowsKernels& kernels = rows_kernels(target);
-  RowsPlan plan = plan_rows(p);
+  RowsPlan plan = plan_rows(target, p);
   plan.one_way = one_way;
   plan.prefill = prefill;
   if (plan.units == 0) return;
@@ -70,6 +80,14 @@ const char* rows_refuses(const gdn::Problem& p) {
   if (p.initial.k_stride != 1 && p.initial.v_stride != 1) {
     return "the state is contiguous neither along K nor along V";
   }
+  return nullptr;
+}
+
+// Products of pairs by vectors are slow on the processors that have AMX.
+const char* decode_amx_refuses(const gdn::DecodeProblem& p) {
+  if (p.initial.dtype != DType::kBFloat16) return "AMX takes bfloat16 states";
+  if (p.initial.k_stride != 1) return "AMX takes states that are contiguous along K";
+  if (p.K != 128) return "AMX takes heads of 128 keys";
   return nullptr;
 }
 

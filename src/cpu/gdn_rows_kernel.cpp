@@ -80,8 +80,8 @@ struct RowTokens {
 template <class S>
 struct HeadsAhead {
   const gdn::MtpProblem& p;
-  std::int64_t end;        // of this thread's heads
-  bool far;                // everything is in memory, not in a cache
+  std::int64_t end;  // of this thread's heads
+  const RowsPlan& plan;
   std::int64_t known = 0;  // the first one whose pages of memory were not asked for
 
   bool has(std::int64_t index) const {
@@ -93,7 +93,7 @@ struct HeadsAhead {
 
   // Pages of some heads together, see prefetch_pages.
   HYLA_INLINE void ask_pages(std::int64_t index) {
-    if (index < known) return;
+    if (!plan.pages || index < known) return;
     const std::int64_t bytes = p.K * p.V * static_cast<std::int64_t>(sizeof(S));
     known = std::min(end, index + std::max<std::int64_t>(1, kPageBytes / bytes));
     for (; index < known; ++index) {
@@ -104,7 +104,7 @@ struct HeadsAhead {
   // q, k and v that the head before does not have, and room for its outputs: stores of states
   // would wait behind those.
   HYLA_INLINE void ask_tokens(std::int64_t index) const {
-    if (!far || !has(index)) return;
+    if (!plan.far || !has(index)) return;
     const std::int64_t row = index / p.heads, head = index % p.heads;
     const std::int64_t of_q = p.heads / p.q_heads, of_k = p.heads / p.k_heads;
     const std::int64_t begin = p.sequences.begin(row);
@@ -138,7 +138,7 @@ struct HeadWalk {
   const gdn::MtpProblem& p;
   std::int64_t row, head, v0, v1;
   float* scratch;
-  bool stream, one_way;  // see RowsPlan
+  const RowsPlan& plan;
   HeadsAhead<S>& ahead;
 
   const S* read() const { return pool_at<S>(p.initial, p.slots.read_slot(row), head); }
@@ -160,7 +160,7 @@ struct HeadWalk {
     const std::int64_t length = p.sequences.length(row), begin = p.sequences.begin(row);
     const std::int64_t v_head = head / (p.heads / p.v_heads);
     if (length == 0) return copy_through();
-    const bool faster = !one_way && !p.states_out.present() && !p.step_slots.present();
+    const bool faster = !plan.one_way && !p.states_out.present() && !p.step_slots.present();
     ahead.ask_pages(next());
     for (std::int64_t t = 0; t < length; t += kTokenBlock) {
       const std::int64_t count = std::min(kTokenBlock, length - t);
@@ -211,7 +211,7 @@ struct HeadWalk {
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
     const std::int64_t first = v0 * p.initial.v_stride;
     if (Layout::rows_in_place(token, p.K, v1 - v0, from + first, to == nullptr ? to : to + first,
-                              stride, fetched(v1), v, o)) {
+                              stride, fetched(v1), plan, v, o)) {
       return;
     }
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
@@ -290,12 +290,12 @@ struct HeadWalk {
       const std::int64_t bytes =
           row * p.states_out_row_stride * static_cast<std::int64_t>(size_of(steps.dtype));
       steps.data = static_cast<char*>(steps.data) + bytes;
-      store_lines(group, inner, outer, steps, (tokens - 1) * steps.slot_stride, j, stream);
+      store_lines(group, inner, outer, steps, (tokens - 1) * steps.slot_stride, j, plan.stream);
     }
     if (p.step_slots.present()) {
       const std::int64_t slot = p.slots.checked(p.step_slots.at(row, tokens - 1), p.final.slots);
       if (slot != core::kNullSlot) {
-        store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j, stream);
+        store_lines(group, inner, outer, p.final, slot * p.final.slot_stride, j, plan.stream);
       }
     }
     if (tokens == commit()) keep_final(group, inner, outer, j);
@@ -351,15 +351,14 @@ template <class Layout, class S>
 void run_units(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
   const std::int64_t width = p.V / plan.parts;
   RowTokens tokens;
-  HeadsAhead<S> ahead{p, (units.end + plan.parts - 1) / plan.parts, plan.far};
+  HeadsAhead<S> ahead{p, (units.end + plan.parts - 1) / plan.parts, plan};
   for (std::int64_t unit = units.begin; unit < units.end;) {
     const std::int64_t index = unit / plan.parts, part = unit % plan.parts;
     const std::int64_t last = std::min(plan.parts, part + units.end - unit);
     const std::int64_t row = index / p.heads;
     if (p.slots.read_slot(row) != core::kNullSlot && plan.takes(row)) {
       const HeadWalk<Layout, S> walk{
-          p,       row,         index % p.heads, part * width, last * width,
-          scratch, plan.stream, plan.one_way,    ahead};
+          p, row, index % p.heads, part * width, last * width, scratch, plan, ahead};
       walk.run(tokens);
     }
     unit += last - part;
@@ -387,11 +386,26 @@ void run_rows(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float
 extern const RowsKernels kRowsKernels;
 const RowsKernels kRowsKernels = {run_rows};
 
+#if HYLA_TARGET_HAS_PAIRS
+void run_rows_by_amx(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
+  const amx::Scope tiles(TiledRows::kTiles);
+  run_rows(p, plan, units, scratch);
+}
+
+extern const RowsKernels kAmxRowsKernels;
+const RowsKernels kAmxRowsKernels = {run_rows_by_amx};
+#endif
+
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
 HYLA_TARGET_END
 
 #if HYLA_TARGET_ONCE
 namespace hyla::cpu {
-const RowsKernels& rows_kernels(Target target) { return HYLA_TARGET_SELECT(kRowsKernels); }
+const RowsKernels& rows_kernels(Target target) {
+#if defined(__x86_64__)
+  if (target == Target::kAmx) return avx512_bf16::kAmxRowsKernels;
+#endif
+  return HYLA_TARGET_SELECT(kRowsKernels);
+}
 }  // namespace hyla::cpu
 #endif

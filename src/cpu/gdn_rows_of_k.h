@@ -7,8 +7,10 @@
 #define HYLA_CPU_GDN_ROWS_OF_K_H_
 #endif
 
+#include "cpu/gdn_rows_amx.h"
 #include "cpu/gdn_step.h"
 #include "cpu/gdn_together.h"
+#include "cpu/gdn_two_at_once.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -124,63 +126,6 @@ struct KeptKeys {
   }
 };
 
-// From a pool to a pool: while four rows are updated, the next four meet k and q. Neither waits for
-// the other, and reading, arithmetic and writing come in an even mix.
-template <int kVectors>
-struct TwoAtOnce {
-  static constexpr std::int64_t kRows = 4, kAhead = 16;
-
-  // `next`: where rows behind the last one are, to be fetched.
-  template <class S>
-  static void run(const Token& t, std::int64_t count, const S* from, S* to, std::int64_t stride,
-                  const S* next, const float* v, float* o) {
-    F k[kVectors], q[kVectors];
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) {
-      k[i] = load(t.k + i * kLanes);
-      q[i] = load(t.q + i * kLanes);
-    }
-    const F alpha = set(t.alpha);
-    alignas(64) float ks[kLanes], qs[kLanes], delta[kLanes];
-    F ak[kRows], aq[kRows];
-#pragma GCC unroll 4
-    for (int j = 0; j < kRows; ++j) dot(k, q, from + j * stride, ak[j], aq[j]);
-    for (std::int64_t r = 0; r < count; r += kRows) {
-      sum4(ak[0], ak[1], ak[2], ak[3], ks);
-      sum4(aq[0], aq[1], aq[2], aq[3], qs);
-      finish(t, kRows, ks, qs, v + r, delta, o + r);
-      // At the end some rows once more.
-      const S* later = from + (r + kRows < count ? r + kRows : 0) * stride;
-      const std::int64_t far = r + kAhead;
-      const S* fetched = far < count ? from + far * stride : next + (far - count) * stride;
-#pragma GCC unroll 4
-      for (int j = 0; j < kRows; ++j) {
-        dot(k, q, later + j * stride, ak[j], aq[j]);
-        prefetch<kVectors * kLanes>(fetched + j * stride);
-        const F d = set(delta[j]);
-        const S* a = from + (r + j) * stride;
-        S* b = to + (r + j) * stride;
-#pragma GCC unroll 8
-        for (int i = 0; i < kVectors; ++i) {
-          store(fma(k[i], d, mul(alpha, load(a + i * kLanes))), b + i * kLanes);
-        }
-      }
-    }
-  }
-
-  template <class S>
-  static HYLA_INLINE void dot(const F (&k)[kVectors], const F (&q)[kVectors], const S* line, F& ak,
-                              F& aq) {
-    ak = aq = zero();
-#pragma GCC unroll 8
-    for (int i = 0; i < kVectors; ++i) {
-      const F s = load(line + i * kLanes);
-      ak = fma(k[i], s, ak);
-      aq = fma(q[i], s, aq);
-    }
-  }
-};
-
 #if HYLA_TARGET_HAS_PAIRS
 // bfloat16 states with bfloat16 keys: products of pairs, and updates of even and odd elements.
 template <int kVectors>
@@ -280,24 +225,30 @@ struct RowsOfK {
   }
 
   // Any number of value rows of a head; false where that is not made for them. `next`: where the
-  // rows behind them begin.
+  // rows behind them begin. Bits do not depend on `count`, nor on whether the state is wanted.
   template <class S>
   static bool rows_in_place(const Token& t, std::int64_t K, std::int64_t count, const S* from,
-                            S* to, std::int64_t stride, const S* next, const float* v, float* o) {
-    if constexpr (kLanes == 16 && std::is_same_v<S, float>) {
-      if (K == 8 * kLanes && count >= 16 && count % 4 == 0 && to != nullptr) {
-        TwoAtOnce<8>::run(t, count, from, to, stride, next, v, o);
-        return true;
-      }
-    }
+                            S* to, std::int64_t stride, const S* next, const RowsPlan& plan,
+                            const float* v, float* o) {
+    if (kLanes != 16 || K != 8 * kLanes || count % 4 != 0) return false;
 #if HYLA_TARGET_HAS_PAIRS
     if constexpr (std::is_same_v<S, bfloat16>) {
-      if (K == 8 * kLanes && t.k_pairs != nullptr && to != nullptr) {
+      if (plan.amx && t.k_pairs != nullptr) {
+        TiledRows::run(t, count, from, to, stride, next, v, o);
+        return true;
+      }
+      if (!plan.amx && t.k_pairs != nullptr) {
+        if (to == nullptr) return false;
         sweep_in_turn<PairedKeys<4>>(t, K, count, from, to, stride, next, v, o);
         return true;
       }
     }
 #endif
+    if constexpr (TwoAtOnce<8>::takes<S>()) {
+      plan.near ? TwoAtOnce<8>::run<true>(t, count, from, to, stride, next, v, o)
+                : TwoAtOnce<8>::run<false>(t, count, from, to, stride, next, v, o);
+      return true;
+    }
     return false;
   }
 

@@ -23,7 +23,7 @@ struct RowsOfV {
 
   template <class S>
   static bool rows_in_place(const Token&, std::int64_t, std::int64_t, const S*, S*, std::int64_t,
-                            const S*, const float*, float*) {
+                            const S*, const RowsPlan&, const float*, float*) {
     return false;
   }
 

@@ -18,11 +18,11 @@ HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
 // Asks for the cache lines of kCount elements, up to the second cache: the first is full of the
-// group at hand.
-template <int kCount, class S>
+// group at hand. kNear: into the first one.
+template <int kCount, bool kNear = false, class S>
 HYLA_INLINE void prefetch(const S* at) {
   constexpr int kLine = 64 / sizeof(S);
-  for (int i = 0; i < kCount; i += kLine) __builtin_prefetch(at + i, 0, 2);
+  for (int i = 0; i < kCount; i += kLine) __builtin_prefetch(at + i, 0, kNear ? 3 : 2);
 }
 
 template <class S>

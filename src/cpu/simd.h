@@ -28,6 +28,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #undef HYLA_TARGET_NAMESPACE

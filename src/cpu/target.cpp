@@ -4,6 +4,10 @@
 
 #include <initializer_list>
 
+#if defined(__linux__)
+#include <unistd.h>
+#endif
+
 #ifdef HYLA_HAS_HIGHWAY
 #include <hwy/highway.h>
 #endif
@@ -73,6 +77,15 @@ const char* refuses(Target target) {
     default:
       return "the CPU has no AVX-512 BF16";
   }
+}
+
+std::int64_t first_cache_bytes() {
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+  static const std::int64_t bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+  return bytes < 0 ? 0 : bytes;
+#else
+  return 0;
+#endif
 }
 
 const char* name_of(Target target) {

@@ -2,6 +2,8 @@
 // each; implementation tables have one row for each, so that a call can force one by name.
 #pragma once
 
+#include <cstdint>
+
 namespace hyla::cpu {
 
 enum class Target {
@@ -14,6 +16,9 @@ enum class Target {
 
 // Null where this machine and this build have it, otherwise why not.
 const char* refuses(Target target);
+
+// Of a core's cache for data, the nearest one; 0 where the system does not say.
+std::int64_t first_cache_bytes();
 
 const char* name_of(Target target);  // "avx512_bf16"
 Target best_target();
