@@ -49,7 +49,7 @@ class Drawer {
         break;
       case Operation::kAttentionMerge:
         spec_.b = one_of(0, 1, 2, 7, 33, 70);
-        spec_.hq = one_of(1, 3, 4, 6, 16);
+        spec_.hq = spec_.hk = one_of(1, 3, 4, 6, 16);
         spec_.d = chance(0.1) ? 512 : dim();
         spec_.in_place = chance(0.25);
         break;

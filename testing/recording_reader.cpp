@@ -315,6 +315,7 @@ Recording decode(std::span<const std::byte> bytes) {
   recording.call.buffers = reader.buffers("buffers");
   recording.outputs = reader.buffers("outputs");
   reader.check_sections();
+  member(header, "values");  // also of an operation that has no numbers
   for (const Buffer& buffer : recording.call.buffers) check_text(buffer.name());
   std::visit(
       [&](auto& p) {

@@ -350,7 +350,7 @@ def test_append():
         (rope, "^positions: expected .* because rope is given beside slots"),
         ({**rope, "positions": np.array([0, 1])}, "^positions: expected shape"),
         ({**rope, "positions": np.array([8, 1, 0])}, "^positions: expected .*, got 8 at index 0"),
-        ({"positions": np.array([0, 1, 2])}, "^positions: expected none without cos"),
+        ({"positions": np.array([0, 1, 2])}, "^positions: expected none without rope.cos"),
     ):
         refused(hyla.attention.append, by_slots, change, INVALID, match)
     refused(hyla.attention.append, by_slots, {"slots": [15, -1, 3]}, TypeError, "^slots: expected a")

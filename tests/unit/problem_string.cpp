@@ -44,14 +44,15 @@ ProblemSpec random_spec(std::uint64_t seed) {
   if (has("hv")) spec.hv = spec.hq * (1 + draw.below(3));
   if (has("k")) spec.k = 8 * (1 + draw.below(32));
   if (has("v")) spec.v = 8 * (1 + draw.below(32));
-  if (has("d")) {
-    spec.d = 8 * (1 + draw.below(32));
+  if (has("d")) spec.d = 8 * (1 + draw.below(32));
+  if (has("page")) {
     if (draw.below(2) == 0) spec.dv = 8 * (1 + draw.below(32));
     if (has("hq")) spec.hq = spec.hk * (1 + draw.below(4));
     spec.page = draw.below(1025);
     spec.kv = draw.pick(
         {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat8E4M3, DType::kInt8});
     if (has("rope")) spec.rope = draw.pick({Rope::kNone, Rope::kHalves, Rope::kPairs});
+    if (has("by")) spec.by_slots = draw.below(2) == 0;
     if (has("mask")) {
       spec.mask = draw.pick({Mask::kCausal, Mask::kNone, Mask::kWindow, Mask::kChunked});
     }

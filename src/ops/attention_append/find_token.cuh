@@ -62,7 +62,7 @@ __device__ __forceinline__ int safe_length(std::int64_t begin, std::int64_t coun
 // By offsets: rows lie one behind the other, so the token's number is its place in the input. By
 // slots: there are no rows.
 __device__ __forceinline__ RowToken row_of(const RowsArguments& a, int token) {
-  if (a.slots.present()) {
+  if (a.by_slots) {
     RowToken at;
     at.row = 0, at.source = token;
     return at;
@@ -146,10 +146,10 @@ __device__ __forceinline__ int table_row(const RowsArguments& a, std::int64_t po
 }
 
 __device__ __forceinline__ Target slot_target(const RowsArguments& a, int token) {
-  const AskedIndex slot(a.slots, token * a.slots.stride);
+  const AskedIndex slot(a.slots(), token * a.slots().stride);
   Target target;
-  if (a.slot_positions.present()) {
-    const AskedIndex position(a.slot_positions, token * a.slot_positions.stride);
+  if (a.slot_positions().present()) {
+    const AskedIndex position(a.slot_positions(), token * a.slot_positions().stride);
     target.position = table_row(a, position.value());
   }
   target.place = slot_place(a, slot.value());
@@ -161,7 +161,7 @@ __device__ __forceinline__ Target target_of(const RowsArguments& a, const RowTok
   const CachePlaces& places = a.places;
   Target target;
   if (at.row < 0) return target;
-  if (a.slots.present()) return slot_target(a, at.source);
+  if (a.by_slots) return slot_target(a, at.source);
   const std::int64_t position = at.length - at.added + at.in_row;
   if (position < 0 || position >= places.capacity(at.row)) return target;
   target.position = static_cast<int>(position);

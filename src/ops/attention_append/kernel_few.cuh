@@ -80,9 +80,9 @@ struct FewSlot {
   int position = -1;  // < 0: not rotated
 
   __device__ __forceinline__ FewSlot(const RowsArguments& a, int token)
-      : slot_(a.slots, token * a.slots.stride) {
-    if (!a.slot_positions.present()) return;
-    const AskedIndex at(a.slot_positions, token * a.slot_positions.stride);
+      : slot_(a.slots(), token * a.slots().stride) {
+    if (!a.slot_positions().present()) return;
+    const AskedIndex at(a.slot_positions(), token * a.slot_positions().stride);
     position = table_row(a, at.value());
   }
   template <class Ask>

@@ -33,8 +33,9 @@ struct Half {
 };
 
 struct RowsArguments {
+  // With slots nobody has rows: starts are the slots of the tokens and lengths their positions. Not
+  // in places of their own, because a launch of a kernel so short takes longer with every argument.
   core::Sequences sequences;
-  IndexSpan slots, slot_positions;  // of tokens, instead of sequences
   CachePlaces places;
   Half halves[2];
   bool paired = false;  // both halves have the same shape: a warp moves both
@@ -43,7 +44,7 @@ struct RowsArguments {
   const float *cos = nullptr, *sin = nullptr;
   std::int64_t cos_stride = 0, sin_stride = 0;
   int positions = 0;
-  bool interleaved = false;
+  bool interleaved = false, by_slots = false;
 
   // Few tokens.
   std::int64_t capacity = 0;        // tokens that a row has room for
@@ -52,7 +53,11 @@ struct RowsArguments {
 
   // A token's number is its place in the input.
   __device__ __forceinline__ bool in_order() const {
-    return sequences.cu_seqlens.present() || slots.present();
+    return by_slots || sequences.cu_seqlens.present();
+  }
+  const __device__ __forceinline__ core::IndexView& slots() const { return sequences.starts; }
+  const __device__ __forceinline__ core::IndexView& slot_positions() const {
+    return sequences.lengths;
   }
 };
 

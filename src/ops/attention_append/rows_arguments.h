@@ -159,8 +159,11 @@ inline bool one_scale_a_head(const TensorView& scales) {
 inline RowsArguments rows_arguments(const AppendProblem& p, std::int64_t warps) {
   RowsArguments a;
   a.sequences = p.sequences;
-  a.slots = p.slots;
-  a.slot_positions = p.positions;
+  a.by_slots = p.slots.present();
+  if (a.by_slots) {
+    a.sequences.starts = {p.slots.data, p.slots.dtype, p.slots.stride};
+    a.sequences.lengths = {p.positions.data, p.positions.dtype, p.positions.stride};
+  }
   a.places = CachePlaces(p.cache);
   a.tokens = static_cast<int>(p.k.shape[0]);
   a.heads = static_cast<int>(p.heads);
