@@ -131,10 +131,11 @@ TEST(PrefillPlanTold, CtasBesideEachOtherShareAMultiprocessor) {
   PlanShape s = shape(lengths, 1, &told);
   s.blocks = 1;
   const auto cta = [](double at_once, double steps) { return at_once * steps; };
+  const auto steps = [&](int row) { return told.steps_in_order(row); };
   s.multiprocessors = 2;  // 1 and 2 steps; 3
-  EXPECT_EQ(steps_at_once_us(s, 3, cta), 3);
+  EXPECT_EQ(steps_at_once_us(s, 3, cta, steps), 3);
   s.multiprocessors = 1;  // 1, 2 and 3: three at once, two, one
-  EXPECT_EQ(steps_at_once_us(s, 3, cta), 6);
+  EXPECT_EQ(steps_at_once_us(s, 3, cta, steps), 6);
 }
 
 // What is kept of the last answer is of these lengths.

@@ -18,10 +18,12 @@ namespace hyla::gdn {
 struct ToldLengths {
   const PlanLengths* all = nullptr;  // null: nobody told
   std::uint64_t key = 0;
+  bool assumed = false;  // from the longest, see AssumedLengths
 
   bool ranked() const { return all != nullptr && all->ranked(); }
+  bool in_order() const { return ranked() && !assumed; }
   friend bool operator==(const ToldLengths& a, const ToldLengths& b) {
-    return (a.all == nullptr) == (b.all == nullptr) && a.key == b.key;
+    return (a.all == nullptr) == (b.all == nullptr) && a.key == b.key && a.assumed == b.assumed;
   }
 };
 
@@ -70,6 +72,25 @@ struct PlanShape {
   bool even(std::int64_t size = 64) const {
     return pieces(size) == static_cast<double>(rows * divided(length(), size));
   }
+  // How much of their last chunk sequences have in the mean, and how many not all of it.
+  double last_part() const {
+    if (lengths.all != nullptr) return lengths.all->last_part();
+    return even(1) ? static_cast<double>((length() - 1) % 64 + 1) / 64 : 0.5;
+  }
+  double torn() const {
+    if (lengths.all != nullptr) return lengths.all->torn();
+    return even(1) && length() % 64 == 0 ? 0.0 : 1.0;
+  }
+  // What a call reads and writes, beside records.
+  double call_bytes() const {
+    const double record = key_loads - 256.0 * static_cast<double>(key_dim);
+    const double token = (key_bytes - record + value_bytes) / 64;
+    const double state = static_cast<double>(key_dim * blocks * 64) * (narrow_states ? 4 : 8);
+    return static_cast<double>(heads) *
+           (static_cast<double>(tokens) * token + static_cast<double>(rows) * state);
+  }
+  // 0: L2 has room for all of it, 1: for a part.
+  double beyond_cache() const { return std::clamp((call_bytes() - 25e6) / 25e6, 0.0, 1.0); }
   double waves(double ctas, int at_once = 1) const {
     return std::ceil(ctas / (static_cast<double>(multiprocessors) * at_once));
   }
@@ -82,7 +103,7 @@ struct PlanShape {
 
   static constexpr double kMostStarted = 8;  // CTAs a multiprocessor: of more, all have as much
   bool starts_in_order(double ctas) const {
-    return lengths.ranked() && ctas <= kMostStarted * multiprocessors;
+    return lengths.in_order() && ctas <= kMostStarted * multiprocessors;
   }
   // CTAs that start in the order of their numbers, each where one ends first: all heads of all
   // sequences, and again for the next value rows. They walk over chunks that take the longer the
@@ -218,14 +239,11 @@ inline LongChoice long_choice(LongPlan plan, int most, const PlanLengths& length
 
 // Everything in one CTA; a task costs its states, and more of them beside each other memory's time.
 inline double fused_chunk_us(const PlanShape& s, double busy) {
-  return (s.norm ? 2.43 : 2.28) * (1 + 0.0628 * busy);
+  return (s.norm ? 2.3 : 2.09) * (1 + 0.0792 * busy);
 }
 inline double fused_task_us(const PlanShape& s, double busy) {
-  return (!s.reads_states   ? 3.3
-          : s.narrow_states ? 6.74
-                            : 6.54) *
-             busy +
-         (s.narrow_states ? 1.03 : 0.0);
+  return 4.27 + (s.narrow_states ? 2.0 : 1.31 * busy) + (s.norm ? 0.396 : 0.0) +
+         (1.09 * s.last_part() - (s.reads_states ? 0.0 : 2.6)) * busy;
 }
 
 inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand = true);
@@ -233,63 +251,67 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool 
 // The chosen sequences are prepared and walked over, the others share what is left. If none is
 // left, that is what cuda_split does, and the look.
 inline double long_us(const PlanShape& s, const LongPlan& plan, const LongChoice& longs) {
-  if (longs.count >= s.rows) return 19.8 + split_at_us(s, longs.parts, plan.blocks_a_cta);
+  if (longs.count >= s.rows) return 28.8 + split_at_us(s, longs.parts, plan.blocks_a_cta);
   const double chunks = static_cast<double>(longs.prepared * s.heads);
   const double prepare =
-      (s.norm ? 2.09 : 2.31) * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.961);
+      (s.norm ? 5.33 : 5.0) * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.8);
   const int ctas = longs.count * plan.ctas_a_row(longs.parts);
-  const double walk = plan.blocks_a_cta == 2 ? 1.5 : longs.parts == 2 ? 0.768 : 1.05;
-  const double loads = (s.key_loads * 2 / plan.blocks_a_cta + s.value_bytes) * chunks / 6.8e6;
+  const double walk = plan.blocks_a_cta == 2 ? 1.5 : longs.parts == 2 ? 0.724 : 0.892;
+  const double loads = (s.key_loads * 2 / plan.blocks_a_cta + s.value_bytes) * chunks / 5.51e6;
   const double busy = static_cast<double>(ctas) / s.multiprocessors;
   const double walks =
-      limit_us(walk * static_cast<double>(s.lengths.all->chunks(0)), loads * std::pow(busy, 1.5));
+      limit_us(walk * static_cast<double>(s.lengths.all->chunks(0)), loads * std::pow(busy, 1.21));
   const double others = s.dealt_out(fused_chunk_us(s, 1.0), fused_task_us(s, 1.0),
                                     s.multiprocessors - ctas, longs.count);
-  return 29.4 + 0.0511 * s.row_count() + prepare + std::max(walks, others);
+  return 21.7 + 0.0617 * s.row_count() + prepare + std::max(walks, others);
+}
+
+// Tasks dealt out by lengths that the host knows: a CTA that has more than others has the memory for
+// itself at the end, and last chunks come one after another.
+inline double fused_dealt_us(const PlanShape& s, double busy) {
+  const double chunk = (s.norm ? 2.2 : 2.03) - 0.419 * busy;
+  const double task = 6.2 + (s.norm ? 0.248 : 0.0) + (s.narrow_states ? 1.01 : 0.0);
+  const double mean = s.all_chunks() * static_cast<double>(s.heads) / s.multiprocessors;
+  return 0.754 * mean + s.dealt_out(chunk, task, s.multiprocessors);
 }
 
 inline double fused_at_us(const PlanShape& s) {
   const auto tasks = static_cast<double>(s.tasks());
-  const double rows = s.row_count();
-  const double busy = std::min(1.0, tasks / s.multiprocessors);
+  const double rows = s.row_count(), waves = std::max(1.0, s.waves(tasks));
+  const double busy = tasks / (s.multiprocessors * waves);
   const double chunk = fused_chunk_us(s, busy), task = fused_task_us(s, busy);
-  // Sequences that end one after another do not wait for each other's states.
-  const double alike = tasks > s.multiprocessors ? 0.888 : 0.654;
-  const double one = s.chunks() * chunk + task;
-  const double shared =
-      (s.all_chunks() * chunk + rows * task) * static_cast<double>(s.heads) / s.multiprocessors;
-  const double tail = tasks > s.multiprocessors ? 0.433 * s.all_chunks() / rows * chunk : 0;
-  const double us = 8.69 + 0.0477 * rows +
-                    (s.even()        ? s.waves(tasks) * one
-                     : s.deals_out() ? s.dealt_out(chunk, alike * task, s.multiprocessors)
-                                     : std::max(one, shared + tail));
+  const double one = s.chunks() * chunk + task, each = s.all_chunks() / rows;
+  const double shared = (each * chunk + task) * tasks / s.multiprocessors;
+  const double tail = tasks > s.multiprocessors ? 0.381 * each * chunk : 0;
+  // A last chunk that is not whole has other code, which has to be fetched.
+  const double code = 1.7 * busy * std::min(waves, 6.0) * std::clamp(each - 1.0, 0.0, 2.0);
+  const bool dealt = !s.even() && s.deals_out();
+  const double start = dealt ? 4.35 + 0.0208 * rows + 4.18 * busy + 3.73 * s.beyond_cache()
+                             : 5.89 + 0.0583 * rows + 2.39 * busy + 7.1 * s.beyond_cache();
+  const double us = start + (dealt ? 0.612 : 1.0) * code * s.torn() +
+                    (dealt      ? fused_dealt_us(s, busy)
+                     : s.even() ? waves * one
+                                : std::max(one, shared + tail));
   LongPlan plan;
   const int most = long_rows(plan, s.rows, s.heads, s.tokens, s.told(), s.multiprocessors);
   if (most == 0) return us;
+  constexpr double kLook = 16.5;
   if (s.deals_out()) {
     const LongChoice longs = long_choice(plan, most, *s.lengths.all);
-    return longs.count == 0 ? us : long_us(s, plan, longs);
+    if (longs.count > 0) return long_us(s, plan, longs);
+    return us + (s.lengths.assumed ? kLook : 0.0);
   }
-  constexpr double kLook = 6.63;
   if (s.even()) {
     const auto chunks = static_cast<int>(s.chunks());
     const LongChoice longs =
         long_choice(plan, most, [&](int rank) { return rank < s.rows ? chunks : 0; });
     return longs.count > 0 ? long_us(s, plan, longs) : kLook + us;
   }
-  // The longest is known, and the others fall from it as a power does that leaves them their
-  // tokens.
-  const double others = std::max(1.0, rows - 1.0);
-  const double mean = std::max(0.5, (s.all_chunks() - s.chunks()) / others);
-  const double power = std::max(0.0, s.chunks() / mean - 1.0);
+  const AssumedLengths assumed(s.rows, s.all_chunks(), s.chunks());
   const LongChoice longs = long_choice(plan, most, [&](int rank) {
-    if (rank >= s.rows) return 0;
-    const double at = rank == 0     ? s.chunks()
-                      : s.rows == 2 ? mean
-                                    : s.chunks() * std::pow(1.0 - (rank - 0.5) / others, power);
-    return static_cast<int>(std::lround(at));
+    return rank < s.rows ? static_cast<int>(std::lround(assumed.of(rank))) : 0;
   });
-  return kLook + (longs.count > 0 ? 11.1 + 0.0104 * static_cast<double>(longs.cost) : us);
+  return kLook + (longs.count > 0 ? 24.5 + 0.00914 * static_cast<double>(longs.cost) : us);
 }
 
 // Blocks of 8 tokens of 32 value rows, six CTAs a multiprocessor: if sequences are alike, all six end
@@ -299,32 +321,32 @@ inline double block_at_us(const PlanShape& s) {
   const double ctas = tasks * s.blocks * 2, on_one = std::min(6.0, ctas / s.multiprocessors);
   const auto longest = static_cast<double>(PlanShape::divided(s.length(), 8));
   const auto cta = [&](double at_once, double blocks) {
-    return s.narrow_states ? 1.33 + 0.106 * at_once + blocks * (0.692 + 0.351 * at_once)
-                           : 1.27 + 0.563 * at_once + blocks * (0.947 + 0.221 * at_once);
+    return s.narrow_states ? 0.709 + 0.119 * at_once + blocks * (1.27 + 0.288 * at_once)
+                           : 0.31 + 0.639 * at_once + blocks * (1.2 + 0.21 * at_once);
   };
-  const double base = s.narrow_states ? 2.38 : 2.32;
+  const double base = s.narrow_states ? 2.2 : 2.83;
   if (s.even(8)) {
     const double waves = ctas / (6.0 * s.multiprocessors), full = std::floor(waves);
     const double rest = std::ceil(6.0 * (waves - full));
     return base + full * cta(6.0, longest) + (rest > 0 ? cta(rest, longest) : 0.0);
   }
-  if (s.narrow_states && s.deals_out()) {
+  if (s.narrow_states && s.lengths.in_order() && s.deals_out()) {
     const auto ends = PlanShape::in_order(
         static_cast<std::int64_t>(ctas), 6 * s.multiprocessors, [&](std::int64_t i, double) {
           const auto row = static_cast<int>(i / (s.heads * s.blocks * 2));
           return cta(on_one, s.lengths.all->blocks_in_order(row));
         });
     const double mean = s.pieces(8) / s.row_count();
-    const double beside = 1.0 + 1.11 * (on_one - 1.0) * mean / longest;
+    const double beside = 1.0 + 1.14 * (on_one - 1.0) * mean / longest;
     const double left = cta(std::max(1.0, beside), longest) / cta(on_one, longest);
     return base + ends.started + (ends.last - ends.started) * std::min(left, 1.0);
   }
   const double one =
-      static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.5 + 0.0998 * on_one);
+      static_cast<double>(PlanShape::divided(s.length(), 8)) * (1.66 + 0.0934 * on_one);
   const double shared =
-      0.378 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
-  const double last = ctas > 6.0 * s.multiprocessors ? 0.365 * one : 0.0;
-  return (s.narrow_states ? 2.74 : 3.29) + (s.narrow_states ? 0.0123 : 0.0189) * tasks +
+      0.438 * s.pieces(8) * static_cast<double>(s.heads) * s.blocks * 2 / s.multiprocessors;
+  const double last = ctas > 6.0 * s.multiprocessors ? 0.245 * one : 0.0;
+  return (s.narrow_states ? 2.27 : 3.07) + (s.narrow_states ? 0.0114 : 0.0187) * tasks +
          limit_us(one, shared + last);
 }
 
@@ -332,10 +354,10 @@ inline double block_at_us(const PlanShape& s) {
 inline double stream_us(const PlanShape& s) {
   const double tasks = static_cast<double>(s.tasks()) * s.blocks / 2;
   const double mean = s.pieces(16) / s.row_count();
-  const auto walk = [](double steps) { return 2.04 + 1.12 * steps; };
-  const double bytes = tasks / s.multiprocessors * (3.89 + 0.207 * mean);
-  if (s.even(16)) return 6.46 + limit_us(bytes, s.waves(tasks) * walk(mean));
-  if (s.deals_out()) {  // CTA i has tasks i, i + ctas, ...
+  const auto walk = [](double steps) { return 2.21 + 1.11 * steps; };
+  const double bytes = tasks / s.multiprocessors * (3.87 + 0.222 * mean);
+  if (s.even(16)) return 6.02 + limit_us(bytes, s.waves(tasks) * walk(mean));
+  if (s.lengths.in_order() && s.deals_out()) {  // CTA i has tasks i, i + ctas, ...
     const auto count = static_cast<std::int64_t>(tasks);
     double most = 0;
     for (int cta = 0; cta < s.multiprocessors; ++cta) {
@@ -345,10 +367,10 @@ inline double stream_us(const PlanShape& s) {
       }
       most = std::max(most, us);
     }
-    return 6.42 + limit_us(bytes, most);
+    return 5.59 + limit_us(bytes, most);
   }
   const double longest = walk(static_cast<double>(PlanShape::divided(s.length(), 16)));
-  return 5.89 + limit_us(bytes, tasks / s.multiprocessors * walk(mean) + 0.694 * longest);
+  return 4.13 + limit_us(bytes, tasks / s.multiprocessors * walk(mean) + 0.837 * longest);
 }
 
 // Are there so many that a CTA goes through several? States of 16 bits do not.
@@ -358,8 +380,8 @@ inline bool streams_steps(const PlanShape& s) {
 
 // CTAs that all start at once, number i beside number i + multiprocessors: the busiest
 // multiprocessor, if `cta(at_once, steps)` is what one takes beside others.
-template <class Cta>
-double steps_at_once_us(const PlanShape& s, double ctas, const Cta& cta) {
+template <class Cta, class Steps>
+double steps_at_once_us(const PlanShape& s, double ctas, const Cta& cta, const Steps& steps_of) {
   const auto count = static_cast<std::int64_t>(ctas);
   double most = 0;
   for (int first = 0; first < std::min<std::int64_t>(count, s.multiprocessors); ++first) {
@@ -367,7 +389,7 @@ double steps_at_once_us(const PlanShape& s, double ctas, const Cta& cta) {
     int beside = 0;
     for (std::int64_t i = first; i < count && beside < 4; i += s.multiprocessors) {
       int place = beside++;  // the shortest first
-      const double n = s.lengths.all->steps_in_order(static_cast<int>(i / (s.heads * s.blocks)));
+      const double n = steps_of(static_cast<int>(i / (s.heads * s.blocks)));
       for (; place > 0 && steps[place - 1] > n; --place) steps[place] = steps[place - 1];
       steps[place] = n;
     }
@@ -380,6 +402,36 @@ double steps_at_once_us(const PlanShape& s, double ctas, const Cta& cta) {
   return most;
 }
 
+// All start at once, two or three a multiprocessor; states and inputs come at the speed of the
+// memory, and a chunk is asked for whole.
+inline double steps_together_us(const PlanShape& s, double ctas) {
+  const bool narrow = s.narrow_states;
+  const double norm = s.norm ? (narrow ? 0.031 : 0.0406) : 0.0;
+  const auto cta = [&](double at_once, double count) {
+    return (narrow ? 1.36 : 0.286) * at_once + (narrow ? 0.0 : 0.429) * std::min(count, 4.0) +
+           count * ((narrow ? 0.795 : 1.11) + ((narrow ? 0.194 : 0.242) + norm) * at_once);
+  };
+  const double whole = narrow ? 0.0 : 0.41;
+  const auto counted = [&](double steps, double chunks) {
+    return steps + whole * (4 * chunks - steps);
+  };
+  const double longest =
+      counted(static_cast<double>(PlanShape::divided(s.length(), 16)), s.chunks());
+  const double start = (narrow ? 1.53 : 0.541) + s.call_bytes() / 4.86e6;
+  const double on_one = std::ceil(ctas / s.multiprocessors);
+  if (s.even(16)) return start + cta(on_one, longest);
+  if (s.lengths.in_order() && s.deals_out()) {
+    return start + steps_at_once_us(s, ctas, cta, [&](int row) {
+             return counted(s.lengths.all->steps_in_order(row),
+                            s.lengths.all->chunks_in_order(row));
+           });
+  }
+  const double mean = counted(s.pieces(16), s.all_chunks()) / s.row_count();
+  // The longest has its multiprocessor for itself when the others have ended.
+  return start + limit_us(cta(1.0 + 0.803 * (on_one - 1.0) * mean / longest, longest),
+                          0.489 * cta(ctas / s.multiprocessors, mean));
+}
+
 // Steps of 16 tokens. With a multiprocessor for every 64 value rows they are made ahead, and a step
 // is a latency; otherwise some CTAs share one, loads, products and stores of all of them in turns.
 inline double steps_at_us(const PlanShape& s) {
@@ -387,26 +439,24 @@ inline double steps_at_us(const PlanShape& s) {
   const double ctas = static_cast<double>(s.tasks()) * s.blocks;
   if (ctas <= s.multiprocessors) {
     const bool halves = 2 * ctas <= s.multiprocessors;
-    return (halves ? 3.5 : 3.22) + (s.narrow_states ? 0.442 : 0.0) + 0.0141 * ctas +
-           steps * ((halves ? 0.589 : 0.686) + (s.norm ? 0.041 : 0.0));
+    return (halves ? 3.5 : 3.19) + (s.narrow_states ? 0.486 : 0.0) + 0.0143 * ctas +
+           steps * ((halves ? 0.585 : 0.681) + (s.norm ? 0.037 : 0.0));
   }
   if (streams_steps(s)) return stream_us(s);
-  const double most = s.narrow_states ? 2 : 3;  // CTAs a multiprocessor at once
-  const double step = s.narrow_states ? 0.569 : 0.811, shares = s.narrow_states ? 0.396 : 0.5;
-  const double norm = s.norm ? 0.0418 : 0.0;
+  if (ctas <= (s.narrow_states ? 2 : 3) * s.multiprocessors) return steps_together_us(s, ctas);
+  const double most = 2;  // CTAs a multiprocessor at once
+  const double norm = s.norm ? 0.0321 : 0.0;
   const auto cta = [&](double at_once, double count) {
-    return (s.narrow_states ? 2.89 : 0.0) + (s.narrow_states ? 0.414 : 2.14) * at_once +
-           count * (step + (shares + norm) * at_once);
+    return 2.36 + 0.767 * at_once + count * (0.597 + (0.363 + norm) * at_once);
   };
   const double on_one = ctas / s.multiprocessors, mean = s.pieces(16) / s.row_count();
   const double full = std::floor(on_one / most), rest = on_one - most * full;
-  const double base = 2.17;
+  const double base = 2.86;
   if (s.even(16)) {
     const double last = rest > 0 ? cta(std::ceil(rest), steps) : 0.0;
-    return base + full * cta(most, steps) + (full > 0 ? 1.07 : 1.0) * last;
+    return base + full * cta(most, steps) + (full > 0 ? 0.916 : 1.0) * last;
   }
-  if (s.deals_out()) {
-    if (on_one <= most) return base + steps_at_once_us(s, ctas, cta);
+  if (s.lengths.in_order() && s.deals_out()) {
     // When none waits to start any more, those that are left have fewer beside them.
     const auto ends = PlanShape::in_order(
         static_cast<std::int64_t>(ctas), s.multiprocessors * static_cast<int>(most),
@@ -414,21 +464,21 @@ inline double steps_at_us(const PlanShape& s) {
           const auto row = static_cast<int>(i / (s.heads * s.blocks));
           return cta(most, s.lengths.all->steps_in_order(row));
         });
-    const double others = 1.0 + 0.902 * (most - 1.0) * mean / steps;
+    const double others = 1.0 + 0.885 * (most - 1.0) * mean / steps;
     const double left = cta(others, steps) / cta(most, steps);
     return base + ends.started + (ends.last - ends.started) * left;
   }
   // The longest has its multiprocessor for itself when the others have ended.
   const double beside = (std::min(most, std::ceil(on_one)) - 1.0) * mean / steps;
-  return base + limit_us(cta(1.0 + 1.02 * beside, steps), on_one / most * cta(most, mean) * 1.12);
+  return base + limit_us(cta(1.0 + 2.51 * beside, steps), on_one / most * cta(most, mean) * 1.06);
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
 inline double vk_at_us(const PlanShape& s) {
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
-  const double one = static_cast<double>(s.length()) * (s.norm ? 0.617 : 0.519);
-  return 3.63 + limit_us(one, s.pieces(1) * rows * 0.00348) +
-         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00807 : 0.0182);
+  const double one = static_cast<double>(s.length()) * (s.norm ? 0.606 : 0.544);
+  return 3.16 + limit_us(one, s.pieces(1) * rows * 0.00343) +
+         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00905 : 0.0184);
 }
 
 // With what is known of the lengths.
@@ -444,10 +494,10 @@ inline double vk_us(const PlanShape& s) { return remembered<us_over_lengths<vk_a
 // T', P and factors of all chunks `on` some multiprocessors, four warpgroups each: the first chunk
 // is a latency, and the more there are the better they fill each other's gaps.
 inline double prepare_us(const PlanShape& s, double on) {
-  const double each = (s.wide() ? 3.15 : 2.26) * (s.norm ? 1.24 : 1.0);
+  const double each = (s.wide() ? 2.84 : 2.57) * (s.norm ? 1.23 : 1.0);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
-  const double bytes_per_us = s.wide() ? 3.02e6 : s.key_dim == 128 ? 2.68e6 : 2.62e6;
-  return limit_us(each * std::pow(std::max(1.0, chunks / on), 0.884),
+  const double bytes_per_us = s.wide() ? 3.69e6 : s.key_dim == 128 ? 3.08e6 : 2.27e6;
+  return limit_us(each * std::pow(std::max(1.0, chunks / on), 0.851),
                   chunks * s.key_bytes / bytes_per_us);
 }
 
@@ -473,29 +523,29 @@ struct Walks {
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
                         double again = 1.0) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.45 : 1.42) : crowded ? 0.951 : 0.942;
-  const double wide = blocks_a_cta == 2 ? 2.85 : crowded ? 1.53 : 1.55;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.39 : 1.43) : crowded ? 1.0 : 0.975;
+  const double wide = blocks_a_cta == 2 ? 2.92 : crowded ? 1.68 : 1.6;
   // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for
   // more than the memory has.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 4.34e6, kCachedBytesPerUs = 6.69e6;
+  constexpr double kBytesPerUs = 4.36e6, kCachedBytesPerUs = 6.35e6;
   const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;
   const double cached =
       all * (s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes) / kCachedBytesPerUs;
   const double busy = std::min(1.0, ctas / s.multiprocessors);
   return limit_us(chunks * (s.wide() ? wide : narrow),
-                  again * std::max(memory, cached) * std::pow(busy, 1.99));
+                  again * std::max(memory, cached) * std::pow(busy, 0.522));
 }
 
 // The same of sequences that differ, of which the host knows the lengths: CTAs that have ended leave
 // the memory to the others.
 inline double serial_in_order_us(const PlanShape& s, double ctas, int blocks_a_cta) {
-  const double chunk = s.wide()            ? (blocks_a_cta == 2 ? 2.69 : 1.46)
-                       : blocks_a_cta == 2 ? 1.06
-                                           : 0.891;
+  const double chunk = s.wide()            ? (blocks_a_cta == 2 ? 2.85 : 1.54)
+                       : blocks_a_cta == 2 ? 1.4
+                                           : 0.954;
   const double blocks = static_cast<double>(s.blocks) / blocks_a_cta;
-  const double memory = (s.key_bytes + s.value_bytes) / blocks / 4.3e6;
-  const double cached = (s.key_loads + s.value_bytes / blocks) / 7.64e6;
+  const double memory = (s.key_bytes + s.value_bytes) / blocks / 7.71e6;
+  const double cached = (s.key_loads + s.value_bytes / blocks) / 7.16e6;
   return s.walked_in_order_us(
       ctas, [&](double busy) { return limit_us(chunk, busy * std::max(memory, cached)); });
 }
@@ -508,8 +558,8 @@ inline double split_walk_us(const PlanShape& s, int parts, int blocks_a_cta) {
     return serial_in_order_us(s, ctas, blocks_a_cta);
   }
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / s.row_count());
-  return serial_us(s, ctas, parts == 2 ? 0.759 * walk : walk, blocks_a_cta,
-                   parts == 2 ? 1.24 : 1.0);
+  return serial_us(s, ctas, parts == 2 ? 0.744 * walk : walk, blocks_a_cta,
+                   parts == 2 ? 1.14 : 1.0);
 }
 
 // Chunks prepared beside the walk over them, by the multiprocessors that it leaves free
@@ -523,9 +573,9 @@ inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
   const double left = s.multiprocessors - ctas;
   if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 48) return {};
   const double alone = split_walk_us(s, parts, blocks_a_cta);
-  const double walk = alone * (blocks_a_cta == 2 ? 1.1 : 1.2);
+  const double walk = alone * (blocks_a_cta == 2 ? 1.26 : 1.16);
   const double all = prepare_us(s, s.multiprocessors);
-  const double rest = 1.05 * all * s.multiprocessors / left;
+  const double rest = 1.19 * all * s.multiprocessors / left;
   // Rounds of all multiprocessors first: many were slower than one after the other (16/48 heads,
   // 1x32768), and a few no faster than none (16/32 heads, 16384x2).
   if (walk < 0.85 * rest) return {};
@@ -540,10 +590,10 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool 
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
-  const double us = 10.8 + 0.0279 * rows + (s.narrow_states ? (s.wide() ? 3.08 : 0.873) : 0.0) +
-                    (s.wide() ? 5.79 + (s.waves(ctas) > 1 ? 0.136 : 0.104) * tasks
-                              : 0.000178 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-                    (s.wide() ? 5.55 : 2.0) * (s.waves(ctas) - 1);
+  const double us = 10.8 + 0.0174 * rows + (s.narrow_states ? (s.wide() ? 3.31 : 0.759) : 0.0) +
+                    (s.wide() ? 5.65 + (s.waves(ctas) > 1 ? 0.152 : 0.0934) * tasks
+                              : 0.000166 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+                    (s.wide() ? 4.47 : 2.0) * (s.waves(ctas) - 1);
   const Beside beside = may_hand ? prepared_beside(s, parts, blocks_a_cta) : Beside{};
   if (beside.pays) return us + beside.us;
   const bool first = prepares_beside(s, ctas);
@@ -602,12 +652,12 @@ inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // Those that do not fit at once begin when segments that forget have ended.
   const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
   const double chain = heavy > 0 ? longest : std::min(longest, kRemembered);
-  const double transfer = 0.797 * limit_us(chain, 0.386 * walked / s.multiprocessors) +
-                          (second ? 0.686 * std::min(longest, kRemembered) : 0.0);
+  const double transfer = 0.771 * limit_us(chain, 0.313 * walked / s.multiprocessors) +
+                          (second ? 0.834 * std::min(longest, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.35 : 2.12) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.12 : 1.78) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 14.2 + 0.137 * tasks + 0.163 * tasks * parts + prepare_us(s, s.multiprocessors) +
+  return 14.9 + 0.137 * tasks + 0.193 * tasks * parts + prepare_us(s, s.multiprocessors) +
          transfer + between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
 
@@ -643,22 +693,22 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const double followed = (parts - 1) * cuts;
   const double prepared = (heavy * each + light * std::min(each, kRemembered)) * (parts - 1);
   const double prepare =
-      3.41 * (s.norm ? 1.01 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.885);
+      3.97 * (s.norm ? 1.05 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.833);
   const double chain =
       std::max(heavy > 0 ? piece : 0.0, light > 0 ? std::min(longest, kRemembered) : 0.0);
   const double walked = 2 * (prepared + heavy * each / cuts * (followed - 1));
   const bool second = heavy * (2 * followed - 1) + light * (parts - 1) > s.multiprocessors;
-  const double transfer = 0.732 * limit_us(chain, 0.18 * walked / s.multiprocessors) +
-                          (second ? 0.375 * std::min(chain, kRemembered) : 0.0);
+  const double transfer = 0.702 * limit_us(chain, 0.175 * walked / s.multiprocessors) +
+                          (second ? 0.321 * std::min(chain, kRemembered) : 0.0);
   const int state = state_rows(s, parts);
-  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.32 : 2.12);
-  const double between = followed > 1 ? 9.39 + step * (followed - 1) : 0.0;
-  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.29 : 2.1) +
+  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.16 : 2.06);
+  const double between = followed > 1 ? 10.4 + step * (followed - 1) : 0.0;
+  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.06 : 1.94) +
                          6.0 * s.waves(tasks * parts);
   // Gates of all chunks are looked through first, and keys and queries read once more.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
-  const double found = 0.00102 * all, bytes = 8.1e-8 * all * s.key_bytes;
-  return 19.5 + found + bytes + prepare + transfer + between + outputs;
+  const double found = 0.00241 * all, bytes = 6.72e-8 * all * s.key_bytes;
+  return 29.6 + found + bytes + prepare + transfer + between + outputs;
 }
 
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 namespace hyla::gdn {
@@ -16,7 +18,7 @@ class PlanLengths {
   // `length(row)`, which may be wrong, of `rows` sequences with `tokens` in all.
   template <class Length>
   PlanLengths(std::uint64_t key, std::int64_t rows, std::int64_t tokens, const Length& length)
-      : key_(key), tokens_(tokens) {
+      : key_(key), tokens_(tokens), rows_(static_cast<double>(std::max<std::int64_t>(1, rows))) {
     ordered_.reserve(static_cast<std::size_t>(std::min(rows, kMostRankedLengths)));
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t n = std::clamp<std::int64_t>(length(row), 0, tokens);
@@ -25,6 +27,8 @@ class PlanLengths {
       by_8_ += static_cast<double>((n + 7) / 8);
       by_16_ += static_cast<double>((n + 15) / 16);
       by_64_ += static_cast<double>((n + 63) / 64);
+      last_ += n > 0 ? static_cast<double>((n - 1) % 64 + 1) / 64 : 0.0;
+      torn_ += n % 64 != 0 ? 1.0 : 0.0;
     }
     ranked_ = ordered_;
     std::sort(ranked_.begin(), ranked_.end(), std::greater<>());
@@ -39,6 +43,9 @@ class PlanLengths {
   double pieces(std::int64_t size) const {
     return size == 64 ? by_64_ : size == 16 ? by_16_ : size == 8 ? by_8_ : by_1_;
   }
+  // How much of their last chunk they have in the mean, and how many of them not all of it.
+  double last_part() const { return last_ / rows_; }
+  double torn() const { return torn_ / rows_; }
   // False: too many to know more than the pieces.
   bool ranked() const { return !ranked_.empty(); }
   int rows() const { return static_cast<int>(ranked_.size()); }
@@ -59,7 +66,33 @@ class PlanLengths {
   std::uint64_t key_ = 0;
   std::int64_t tokens_ = 0;
   std::vector<std::int64_t> ordered_, ranked_;  // empty if there are too many
-  double by_1_ = 0, by_8_ = 0, by_16_ = 0, by_64_ = 0;
+  double rows_, by_1_ = 0, by_8_ = 0, by_16_ = 0, by_64_ = 0, last_ = 0, torn_ = 0;
+};
+
+// Where only the longest is known and not all are alike: the others fall from it as a power does
+// that leaves them their tokens.
+class AssumedLengths {
+ public:
+  AssumedLengths(std::int64_t rows, double all, double longest)
+      : rows_(rows),
+        step_(std::max<std::int64_t>(1, rows * 618 / 1000)),
+        others_(std::max(1.0, static_cast<double>(rows) - 1.0)),
+        longest_(longest) {
+    mean_ = std::max(0.5, (all - longest) / others_);
+    power_ = std::max(0.0, longest / mean_ - 1.0);
+    while (std::gcd(step_, rows) != 1) ++step_;
+  }
+  double of(std::int64_t rank) const {
+    if (rank == 0) return longest_;
+    if (rows_ == 2) return mean_;
+    return longest_ * std::pow(1.0 - (static_cast<double>(rank) - 0.5) / others_, power_);
+  }
+  // In an order that has long and short ones everywhere.
+  std::int64_t rank_in_order(std::int64_t row) const { return row * step_ % rows_; }
+
+ private:
+  std::int64_t rows_, step_;
+  double others_, longest_, mean_ = 0, power_ = 0;
 };
 
 }  // namespace hyla::gdn

@@ -21,6 +21,19 @@ inline const PlanLengths* told_lengths(const PrefillProblem& p) {
   return &*last;
 }
 
+// The same from the longest alone, kept like those.
+inline const PlanLengths* assumed_lengths(const PlanShape& s, std::uint64_t key) {
+  thread_local std::optional<PlanLengths> last;
+  if (!last.has_value() || !last->is_of(key, s.rows, s.tokens)) {
+    const AssumedLengths assumed(s.rows, static_cast<double>(s.tokens),
+                                 static_cast<double>(s.length()));
+    last.emplace(key, s.rows, s.tokens, [&](std::int64_t row) {
+      return std::llround(assumed.of(assumed.rank_in_order(row)));
+    });
+  }
+  return &*last;
+}
+
 inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   PlanShape s{p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
               value_blocks(p)};
@@ -32,6 +45,10 @@ inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   s.value_bytes = kColumn * values * static_cast<double>(p.V);
   s.longest = p.max_length;
   s.lengths = {told_lengths(p), p.lengths_key};
+  if (s.lengths.all == nullptr && s.longest > 0 && s.rows <= kMostRankedLengths && !s.even(1)) {
+    const auto key = static_cast<std::uint64_t>(s.longest);
+    s.lengths = {assumed_lengths(s, key), key, true};
+  }
   s.key_dim = p.K;
   s.norm = p.l2norm;
   s.narrow_states = p.initial.present() ? size_of(p.initial.dtype) < 4
