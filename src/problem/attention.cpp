@@ -89,11 +89,11 @@ void add_query_side(core::Overlaps& overlaps, const RunParams& params) {
 }  // namespace
 
 RunProblem validate(const RunParams& params, const Context& context) {
-  RunProblem problem;
   core::Shapes shapes;
-  problem.queries = check_query_side(params, shapes, context);
-  problem.cache = check_cache(params.cache, params.kv_lengths, shapes,
-                              {core::Access::kRead, core::Access::kRead}, true, context);
+  // Made where they stay: a copy of what was just written waits for it.
+  RunProblem problem{check_query_side(params, shapes, context),
+                     check_cache(params.cache, params.kv_lengths, shapes,
+                                 {core::Access::kRead, core::Access::kRead}, true, context)};
   check_heads(problem.queries, shapes["Hk"]);
   if (core::on_host(context)) {
     for (std::int64_t row = 0; row < problem.queries.rows; ++row) {

@@ -11,12 +11,18 @@ int processors(const RunProblem& problem) {
   return device::multiprocessors(context);
 }
 
-decode::Plan plan_of(const RunProblem& problem, std::int64_t most_packed) {
+}  // namespace
+
+decode::Plan decode_plan(const RunProblem& problem, std::int64_t most_packed) {
   return decode::make_plan(problem, most_packed, processors(problem));
 }
 
-void launch(const RunProblem& problem, std::int64_t most_packed, const decode::Plan& plan,
-            const Workspace& workspace, const Context& context) {
+decode::Plan decode_own_plan(const RunProblem& problem) {
+  return decode::make_own_plan(problem, processors(problem));
+}
+
+void launch_decode(const RunProblem& problem, std::int64_t most_packed, const decode::Plan& plan,
+                   const Workspace& workspace, const Context& context) {
   if (problem.queries.rows == 0 || problem.queries.q.shape[0] == 0) return;
   decode::Arguments arguments = decode::make_arguments(problem, most_packed);
   decode::set_workspace(arguments, plan, workspace.data);
@@ -30,35 +36,6 @@ void launch(const RunProblem& problem, std::int64_t most_packed, const decode::P
     default:
       return decode::launch_int8(arguments, plan, context);
   }
-}
-
-}  // namespace
-
-std::size_t decode_workspace_bytes(const RunProblem& problem) {
-  return decode_rows_workspace_bytes(problem, decode::kAllRows);
-}
-
-std::size_t decode_rows_workspace_bytes(const RunProblem& problem, std::int64_t most_packed) {
-  return decode::workspace_bytes(plan_of(problem, most_packed));
-}
-
-void launch_decode(const RunProblem& problem, const Workspace& workspace, const Context& context) {
-  launch_decode_rows(problem, decode::kAllRows, workspace, context);
-}
-
-void launch_decode_rows(const RunProblem& problem, std::int64_t most_packed,
-                        const Workspace& workspace, const Context& context) {
-  launch(problem, most_packed, plan_of(problem, most_packed), workspace, context);
-}
-
-std::size_t decode_own_workspace_bytes(const RunProblem& problem) {
-  return decode::workspace_bytes(decode::make_own_plan(problem, processors(problem)));
-}
-
-void launch_decode_own(const RunProblem& problem, const Workspace& workspace,
-                       const Context& context) {
-  launch(problem, decode::kWarpRows, decode::make_own_plan(problem, processors(problem)), workspace,
-         context);
 }
 
 }  // namespace hyla::attention

@@ -7,17 +7,14 @@
 
 namespace hyla::attention {
 
-std::size_t decode_workspace_bytes(const RunProblem& problem);
-void launch_decode(const RunProblem& problem, const Workspace& workspace, const Context& context);
-std::size_t decode_rows_workspace_bytes(const RunProblem& problem, std::int64_t most_packed);
-// The rows n with q_len[n] * Hq / Hk <= most_packed; the others are not touched.
-void launch_decode_rows(const RunProblem& problem, std::int64_t most_packed,
-                        const Workspace& workspace, const Context& context);
+// For the rows n with q_len[n] * Hq / Hk <= most_packed; the others are not touched.
+decode::Plan decode_plan(const RunProblem& problem, std::int64_t most_packed);
+void launch_decode(const RunProblem& problem, std::int64_t most_packed, const decode::Plan& plan,
+                   const Workspace& workspace, const Context& context);
 
-// The rows of at most decode::kWarpRows packed query rows, with bits that depend on the row alone.
-std::size_t decode_own_workspace_bytes(const RunProblem& problem);
-void launch_decode_own(const RunProblem& problem, const Workspace& workspace,
-                       const Context& context);
+// For the rows of at most decode::kWarpRows packed query rows, with bits that depend on the row
+// alone.
+decode::Plan decode_own_plan(const RunProblem& problem);
 
 namespace decode {
 
