@@ -209,6 +209,21 @@ class Converter {
     }
   }
 
+  // The chunks of `unsure`, a bit each, by divide(head, chunk, numbers).
+  template <class Divide>
+  __device__ __forceinline__ void divide_again(unsigned unsure, Divide divide) const {
+#pragma unroll 1
+    for (int i = 0; unsure != 0; ++i, unsure >>= 1) {
+      if ((unsure & 1) == 0) continue;
+      float numbers[8];
+      numbers_of<In>(chunk(i / 2, i % 2)).unpack(numbers);
+      Exact exact[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) exact[e] = {numbers[e], 0.0f};
+      store(i / 2, i % 2, divide(i / 2, i % 2, exact));
+    }
+  }
+
   __device__ __forceinline__ void divide() const {
     Chunk data[kHeads][2];
 #pragma unroll
@@ -230,18 +245,10 @@ class Converter {
         store(h, c, by.divide(numbers));
       }
     }
-#pragma unroll 1
-    for (int i = 0; unsure != 0; ++i, unsure >>= 1) {
-      if ((unsure & 1) == 0) continue;
-      float numbers[8];
-      numbers_of<In>(chunk(i / 2, i % 2)).unpack(numbers);
-      Exact exact[8];
-#pragma unroll
-      for (int e = 0; e < 8; ++e) exact[e] = {numbers[e], 0.0f};
-      const std::uint32_t both = i < 2 ? largest[0] : largest[kHeads - 1];
-      const float scale = scale_of<Out>(number(i % 2 == 0 ? both << 16 : both, 1));
-      store(i / 2, i % 2, divide_exactly<Out>(exact, scale));
-    }
+    divide_again(unsure, [&](int h, int c, Exact(&x)[8]) {
+      const std::uint32_t both = h == 0 ? largest[0] : largest[kHeads - 1];
+      return divide_exactly<Out>(x, scale_of<Out>(number(c == 0 ? both << 16 : both, 1)));
+    });
   }
 
   __device__ __forceinline__ void divide_given() const {
@@ -259,16 +266,8 @@ class Converter {
         store(h, c, bytes);
       }
     }
-#pragma unroll 1
-    for (int i = 0; unsure != 0; ++i, unsure >>= 1) {
-      if ((unsure & 1) == 0) continue;
-      float numbers[8];
-      numbers_of<In>(chunk(i / 2, i % 2)).unpack(numbers);
-      Exact exact[8];
-#pragma unroll
-      for (int e = 0; e < 8; ++e) exact[e] = {numbers[e], 0.0f};
-      store(i / 2, i % 2, given(i / 2, i % 2).divide_exactly(exact));
-    }
+    divide_again(unsure,
+                 [&](int h, int c, Exact(&x)[8]) { return given(h, c).divide_exactly(x); });
   }
 
   // Of a lane's two chunks, over their runs.

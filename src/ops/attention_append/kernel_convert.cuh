@@ -6,6 +6,7 @@
 #pragma once
 
 #include "arch/cp_async.cuh"
+#include "arch/cp_async_if.cuh"
 #include "arch/grid_dependency.cuh"
 #include "ops/attention_append/converter.cuh"
 #include "ops/attention_append/find_token.cuh"
@@ -20,7 +21,8 @@ inline constexpr int kChunkPlaces = 2 * kHeads;  // of a half
 template <bool kTurned, int kHeads>
 inline constexpr int kPlaces = 2 * kChunkPlaces<kHeads> + (kTurned ? kTablePlaces : 0);
 
-// Chunks that are not there become zeros.
+// Chunks that are not there leave their places as they are: nothing of them is stored, and they
+// share a scale with none that are.
 template <int kHeads>
 __device__ __forceinline__ void ask(const Half& half, const LanePair& at, int source, int head,
                                     int heads, bool there, std::uint32_t to) {
@@ -30,8 +32,8 @@ __device__ __forceinline__ void ask(const Half& half, const LanePair& at, int so
     const bool own = there && at.inside && head + h < heads;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const char* chunk = from + h * half.head_bytes + 16 * c * at.distance;
-      arch::copy_16(to + 512 * (2 * h + c), own ? chunk : half.from, own ? 16 : 0);
+      arch::copy_16_if(own, to + 512 * (2 * h + c),
+                       from + h * half.head_bytes + 16 * c * at.distance);
     }
   }
 }
@@ -58,6 +60,12 @@ __global__ void __launch_bounds__(32 * kRowWarps, kConvertCtas<Out, kTurned, kSc
   const LanePair at(half, lane), other_at(a.halves[1], lane);
   const int own_group = lane >> half.lane_shift, at_once = 32 >> half.lane_shift;
   const bool by_offsets = a.in_order();
+  // A lane without chunks takes part in the maximum of its run.
+  if (!at.inside || !other_at.inside) {
+    for (uint4(&stage)[kPlaces<kTurned, kHeads>][32] : memory[warp]) {
+      for (uint4(&place)[32] : stage) place[lane] = uint4{};
+    }
+  }
   const auto ask_chunks = [&](int source, int head, bool there, int stage) {
     const std::uint32_t to = arch::shared_address(&memory[warp][stage][0][lane]);
     ask<kHeads>(half, at, source, head, a.heads, there, to);
