@@ -1,6 +1,8 @@
 #include "testing/work.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace hyla::testing {
 namespace {
@@ -97,13 +99,33 @@ Work attention(const ProblemSpec& spec) {
           products ? flops : 0};
 }
 
+// Positions that any row appends at, each once.
+double new_positions(const ProblemSpec& spec) {
+  const std::vector<std::int64_t> added = row_lengths(spec), lengths = kv_lengths(spec);
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (std::size_t row = 0; row < added.size(); ++row) {
+    ranges.emplace_back(lengths[row] - added[row], lengths[row]);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  std::int64_t positions = 0, end = 0;
+  for (const auto& [first, last] : ranges) {
+    if (last <= end) continue;
+    positions += last - std::max(first, end);
+    end = last;
+  }
+  return static_cast<double>(positions);
+}
+
 Work append(const ProblemSpec& spec) {
   const auto heads = static_cast<double>(total_tokens(spec) * spec.hk);
   const double values = heads * static_cast<double>(spec.d + value_dim(spec));
   const bool quantised = size_of(spec.kv) == 1;
   const double scales = quantised ? 2 * heads * 4 : 0;
   const double rotations = spec.rope == Rope::kNone ? 0 : 3 * heads * static_cast<double>(spec.d);
-  return {values * (bytes_of(spec.io) + bytes_of(spec.kv)) + scales,
+  // D/2 columns of cos and as many of sin, float32.
+  const double tables =
+      spec.rope == Rope::kNone ? 0 : new_positions(spec) * static_cast<double>(spec.d) * 4;
+  return {values * (bytes_of(spec.io) + bytes_of(spec.kv)) + scales + tables,
           rotations + (quantised ? 2 * values : 0)};
 }
 
