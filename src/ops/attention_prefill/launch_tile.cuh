@@ -7,7 +7,7 @@
 
 #include "device/alignment.h"
 #include "device/launch.h"
-#include "device/remembered_map.h"
+#include "device/tensor_map.h"
 #include "ops/attention/padded_dim.h"
 #include "ops/attention_prefill/kernel_combine.cuh"
 #include "ops/attention_prefill/kernel_tile.cuh"
@@ -136,15 +136,6 @@ int most_pieces(const Queries& q, const TileLaunch& launch, int tokens_per_tile,
   return launch.processors;
 }
 
-struct TileMaps {
-  device::RememberedMap queries, keys, values;
-};
-// One for a thread: its calls have the same shapes, layer after layer.
-inline TileMaps& tile_maps() {
-  static thread_local TileMaps maps;
-  return maps;
-}
-
 struct Nothing {
   void operator()() const {}
 };
@@ -152,9 +143,8 @@ struct Nothing {
 // between: launches what needs the schedule and what the kernel needs.
 template <class Element, int Dim, Loading kLoading, class Keys, class Values,
           class Between = Nothing>
-void launch_shape(const Queries& q, const TileLaunch& launch,
-                  TileArguments<Keys, Values>& arguments, const Context& context,
-                  const Between& between = {}) {
+void launch_shape(const Queries& q, const TileLaunch& launch, TileArguments<Keys, Values> arguments,
+                  const Context& context, const Between& between = {}) {
   using Shape = PrefillShape<Dim, kLoading>;
   arguments.tokens_per_tile = Shape::kRows / arguments.group;
   arguments.tile_keys = Shape::kKeys;
@@ -170,7 +160,7 @@ void launch_shape(const Queries& q, const TileLaunch& launch,
                                                        items_of(tokens) <= launch.processors) {
     arguments.tokens_per_tile = tokens;
   }
-  arguments.query_map = tile_maps().queries.of(query_tensor(q, arguments.tokens_per_tile));
+  arguments.query_map = device::tensor_map(query_tensor(q, arguments.tokens_per_tile));
   if (slots > 0) {
     char* memory = static_cast<char*>(launch.workspace) + schedule_room(q.rows);
     arguments.partials.values = reinterpret_cast<float*>(memory);
@@ -182,7 +172,7 @@ void launch_shape(const Queries& q, const TileLaunch& launch,
   arguments.own_schedule = !kFindsRegions && q.rows <= kMostOwnRows && whole <= launch.processors;
   device::LaunchShape shape;
   if (!arguments.own_schedule) {
-    const ScheduleArguments<Keys> schedule{arguments, arguments.keys};
+    ScheduleArguments<Keys> schedule{arguments, arguments.keys};
     device::launch(&schedule_rows<Keys>, {dim3(1), dim3(kScheduleThreads)}, schedule, context);
     between();
     shape.programmatic = true;  // behind our own grids
@@ -249,10 +239,9 @@ void launch_tile(const Queries& q, const Keys& keys, const RowsTensor& key_tenso
   TileArguments<Keys, Values> a = tile_arguments(q, keys, values, launch);
   if constexpr (Keys::kHasGroups && Values::kHasGroups) {
     if (key_tensor.present() && value_tensor.present()) {
-      TileMaps& maps = tile_maps();
-      a.key_map = maps.keys.of(key_tensor.tensor);
+      a.key_map = device::tensor_map(key_tensor.tensor);
       a.key_boxes = key_tensor.box;
-      a.value_map = maps.values.of(value_tensor.tensor);
+      a.value_map = device::tensor_map(value_tensor.tensor);
       a.value_boxes = value_tensor.box;
       launch_shape<Element, Dim, Loading::kBoxes>(q, launch, a, context);
       return;

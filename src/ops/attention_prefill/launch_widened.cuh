@@ -55,10 +55,9 @@ void launch_widened(const Queries& q, const ByteRows& keys, const ByteRows& valu
   };
   const RowsTensor key_tensor = tensor(key_memory, q.head_dim);
   const RowsTensor value_tensor = tensor(value_memory, q.value_dim);
-  TileMaps& maps = tile_maps();
-  a.key_map = maps.keys.of(key_tensor.tensor);
+  a.key_map = device::tensor_map(key_tensor.tensor);
   a.key_boxes = key_tensor.box;
-  a.value_map = maps.values.of(value_tensor.tensor);
+  a.value_map = device::tensor_map(value_tensor.tensor);
   a.value_boxes = value_tensor.box;
 
   Widening widening;
