@@ -93,23 +93,27 @@ INSTANTIATE_TEST_SUITE_P(States, GpuDecodeOf,
                                            "state=bf16,layout=vk", "state=bf16,layout=kv",
                                            "state=f16,layout=vk", "state=f16,layout=kv"));
 
-// 16-bit KV states that wait in shared memory, with other numbers of keys than 128.
+// 16-bit KV states, most of which wait in shared memory, with other numbers of keys than 128.
 TEST_F(GpuRows, StagedWithFewerAndMoreKeys) {
   for (const char* dims :
-       {"b=80,k=256,state=bf16", "b=40,k=256,v=256,io=f16,state=f16", "b=300,k=64,state=bf16"}) {
+       {"b=80,k=256,state=bf16", "b=40,k=256,v=256,io=f16,state=f16", "b=300,k=64,state=bf16",
+        "b=200,k=64,state=bf16", "b=400,k=64,v=64,io=f16,state=f16", "b=60,k=64,v=64,state=bf16",
+        "b=100,k=64,state=bf16"}) {
     const std::string problem = std::string("gdn_decode:hq=1,hv=2,layout=kv,") + dims;
     EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
   }
 }
 
-// VK states in pieces of a row, up to 2 and up to 8 MiB, with other numbers of keys than 128.
+// VK states in pieces of a row, up to 8 MiB, most with other numbers of keys than 128.
 TEST_F(GpuRows, PiecesOfShorterAndLongerRows) {
   CaseOptions slots;
   slots.shuffled = slots.padding = true;
   for (const char* dims :
        {"b=5,k=256", "b=20,k=256", "b=40,k=64,v=64", "b=100,k=64,v=64", "b=8,k=256,state=bf16",
         "b=30,k=256,state=bf16", "b=60,k=64,v=64,state=bf16", "b=200,k=64,v=64,state=bf16",
-        "b=30,k=256,io=f16,state=f16"}) {
+        "b=30,k=256,io=f16,state=f16", "b=2,k=256,state=bf16", "b=200,k=64,v=64", "b=1",
+        "b=2,state=bf16", "b=1,k=64,v=64",
+        "b=400,k=64,v=64,state=bf16", "b=60,k=64,v=64,io=f16,state=f16"}) {
     const std::string problem = std::string("gdn_decode:hq=1,hv=2,") + dims;
     EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
     check_all(problem, slots);
@@ -120,7 +124,7 @@ TEST_F(GpuRows, PiecesOfShorterAndLongerRows) {
 TEST_P(GpuDecodeOf, FusedNorm) {
   CaseOptions slots;
   slots.shuffled = slots.padding = true;
-  for (const char* dims : {"b=3", "b=10", "b=20,io=f16", "b=3,v=64", "b=2,v=96"}) {
+  for (const char* dims : {"b=3", "b=10", "b=14", "b=20,io=f16", "b=28", "b=3,v=64", "b=2,v=96"}) {
     const std::string problem =
         std::string("gdn_decode:") + dims + ",hq=4,hv=8,gated=1," + GetParam();
     EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
@@ -129,7 +133,8 @@ TEST_P(GpuDecodeOf, FusedNorm) {
 }
 
 TEST_F(GpuRows, FusedNormOfManyRows) {
-  for (const char* rows : {"b=66,state=bf16", "b=66,state=bf16,layout=kv", "b=34,layout=kv"}) {
+  for (const char* rows : {"b=66,state=bf16", "b=66,state=bf16,layout=kv", "b=34,layout=kv", "b=34",
+                           "b=40,state=bf16"}) {
     const std::string problem = std::string("gdn_decode:hq=4,hv=8,gated=1,") + rows;
     EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
   }

@@ -44,9 +44,9 @@ struct DecodeKvPolicy {
   static constexpr bool kStepsFirst = kEarly || (kGated && kServed && !kSpread);
   static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kColumns>;
   // Pieces of 64 and of 128 bytes of a line: L2 gets twice as many, the other half for the CTA
-  // beside this one. Whole lines, and pieces of 256 bytes, lose by it.
+  // beside this one. Whole lines, pieces of 256 bytes and those of 128 with the norm lose by it.
   static constexpr int kPieceBytes = 16 * kLanes;
-  static constexpr int kAround = kGated || kPieceBytes > 128 ? 0 : 2 * kPieceBytes;
+  static constexpr int kAround = kPieceBytes > (kGated ? 64 : 128) ? 0 : 2 * kPieceBytes;
   using Lines = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps, kAround>,
                                    RegisterPieces<State, kLoads, kAround>>;
   static constexpr int kStageBytes = kStaged ? 16 * kLoads * 32 * kWarps : 0;  // dynamic

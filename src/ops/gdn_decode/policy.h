@@ -28,7 +28,7 @@ struct DecodeVariant {
 
 // Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
 // the memory is asked.
-using DecodeVariants = std::array<DecodeVariant, 5>;
+using DecodeVariants = std::array<DecodeVariant, 6>;
 
 inline constexpr std::int64_t kMiB = 1 << 20, kAnyBytes = std::int64_t{1} << 62;
 
@@ -36,11 +36,11 @@ inline constexpr std::int64_t kMiB = 1 << 20, kAnyBytes = std::int64_t{1} << 62;
 // next access or the next warp: 3 to 7 % faster than whole lines.
 constexpr DecodeVariants vk_variants(std::size_t element_bytes, bool is_half) {
   if (element_bytes == 4) {
-    constexpr DecodeVariant kLeast{kMiB / 2, 2, 32, 4, true};
-    constexpr DecodeVariant kFew{.most_bytes = 2 * kMiB,
+    constexpr DecodeVariant kLeast{kMiB / 4, 2, 32, 4, true};
+    constexpr DecodeVariant kFew{.most_bytes = 4 * kMiB,
                                  .loads = 2,
                                  .lanes = 4,
-                                 .warps = 4,
+                                 .warps = 8,
                                  .served = true,
                                  .parts = 4,
                                  .around = 128};
@@ -52,45 +52,65 @@ constexpr DecodeVariants vk_variants(std::size_t element_bytes, bool is_half) {
                                   .parts = 2,
                                   .around = 128};
     constexpr DecodeVariant kMany{kAnyBytes, 8, 16, 1};
-    return {{kLeast, kFew, kSome, kMany, kMany}};
+    return {{kLeast, kFew, kSome, kSome, kMany, kMany}};
   }
+  constexpr DecodeVariant kLeast{kMiB / 2, 2, 4, 4, true, 2};
+  constexpr DecodeVariant kFew{.most_bytes = 2 * kMiB,
+                               .loads = 2,
+                               .lanes = 4,
+                               .warps = 8,
+                               .served = true,
+                               .parts = 2,
+                               .around = 128};
+  constexpr DecodeVariant kFewHalves{2 * kMiB, 2, 4, 4, true, 2};
   // One wave of CTAs up to 8 MiB, as kKV. Half precision has not enough registers for it.
-  constexpr DecodeVariant kSome{.most_bytes = 8 * kMiB,
-                                .loads = 4,
-                                .lanes = 4,
-                                .warps = 4,
-                                .served = true,
-                                .parts = 2,
-                                .again = true,
-                                .resident = 40,
-                                .around = 128};
-  constexpr DecodeVariant kFewHalves{4 * kMiB, 2, 16, 8, true, 4}, kSomeHalves{8 * kMiB, 4, 16, 4};
-  return {{{2 * kMiB, 2, 4, 4, true, 2},
-           is_half ? kFewHalves : kSome,
-           is_half ? kSomeHalves : kSome,
+  constexpr auto some = [](std::int64_t most_bytes) {
+    return DecodeVariant{.most_bytes = most_bytes,
+                         .loads = 4,
+                         .lanes = 4,
+                         .warps = 4,
+                         .served = true,
+                         .parts = 2,
+                         .again = true,
+                         .resident = 40,
+                         .around = 128};
+  };
+  constexpr DecodeVariant kMoreHalves{4 * kMiB, 2, 16, 8, true, 4}, kSomeHalves{8 * kMiB, 4, 16, 4};
+  return {{kLeast,
+           is_half ? kFewHalves : kFew,
+           is_half ? kMoreHalves : some(4 * kMiB),
+           is_half ? kSomeHalves : some(8 * kMiB),
            {32 * kMiB, 4, 16, 4, true},
            {kAnyBytes, 4, 16, 2, true}}};
 }
 
-// Longer rows in longer pieces, so that a lane has as many of a row: they are registers. 64 keys in
-// 16 bits are one line; whole it is 2 % faster.
+// Longer rows by more warps side by side, so that a lane has as many of a row: they are registers.
+// 64 keys in 16 bits are one line: a warp has all of it, beyond 4 MiB by warps that do everything.
 constexpr DecodeVariant for_rows(DecodeVariant vk, int K, std::size_t element_bytes) {
-  if (vk.lanes >= 16) return vk;
-  if (K < 128 && element_bytes == 2) {
-    if (vk.loads > 2) return {vk.most_bytes, 4, 16, 4};
-    return {vk.most_bytes, 1, 16, 8, true, 4};
+  if (vk.lanes >= 16 || K == 128) return vk;
+  if (element_bytes == 4) {
+    if (K > 128) vk.parts *= K / 128;
+    if (K < 128 && vk.parts == 4) vk.parts = 2;
+    return vk;
   }
-  if (K > 128) vk.lanes *= K / 128;
-  return vk;
+  if (K < 128 && vk.most_bytes > 4 * kMiB) return {vk.most_bytes, 4, 16, 4};
+  return {.most_bytes = vk.most_bytes,
+          .loads = K < 128 ? 2 : vk.loads,
+          .lanes = 4,
+          .warps = K < 128 ? 4 : 8,
+          .served = true,
+          .parts = K < 128 ? 1 : 4,
+          .around = 128};
 }
 
 constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
   constexpr DecodeVariant kMany{kAnyBytes, 8, 16, 0, true};
   if (element_bytes == 4) {
-    return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, kMany, kMany, kMany}};
+    return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, kMany, kMany, kMany, kMany}};
   }
   // 8 MiB are one wave of CTAs if an SM has room for eight, so registers count.
-  return {{{.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
+  return {{{.most_bytes = kMiB, .loads = 4, .lanes = 4, .served = true},
+           {.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
            {.most_bytes = 8 * kMiB, .loads = 8, .lanes = 4, .again = true, .resident = 24},
            {.most_bytes = 64 * kMiB,
             .loads = 8,
@@ -112,7 +132,15 @@ constexpr DecodeVariant kv_fallback(std::size_t element_bytes) {
 constexpr DecodeVariant for_keys(DecodeVariant kv, int K, std::size_t element_bytes) {
   constexpr int kMostWarps = 8, kMostLoads = 8;
   // And a warp alone, where K is short, 1.2 times.
-  if (kv.again && K * kv.lanes <= 32 * kv.loads) return kv_fallback(element_bytes);
+  if (kv.again && K * kv.lanes <= 32 * kv.loads) {
+    return {.most_bytes = kv.most_bytes,
+            .loads = 4,
+            .lanes = 8,
+            .served = true,
+            .resident = 40,
+            .staged = true};
+  }
+  if (K < 128 && element_bytes == 2 && kv.most_bytes <= 4 * kMiB) kv.loads = 2, kv.early = true;
   while (K * kv.lanes > 32 * kv.loads * kMostWarps) {
     if (kv.loads < kMostLoads) {
       kv.loads *= 2;
@@ -129,12 +157,26 @@ constexpr DecodeVariant for_keys(DecodeVariant kv, int K, std::size_t element_by
 
 // With the fused norm, K = V = 128: the values of a head are one CTA, or a cluster of at most
 // kMaxCluster. kVK: all are served.
-using GatedVariants = std::array<DecodeVariant, 3>;
+using GatedVariants = std::array<DecodeVariant, 4>;
+
+// Pieces of 64 bytes as without the norm, 3 to 11 % faster than whole rows. 6 and 8 MiB are one wave
+// of CTAs.
+constexpr DecodeVariant vk_gated_pieces(std::int64_t most_bytes, int loads, int warps, int parts) {
+  return {.most_bytes = most_bytes,
+          .loads = loads,
+          .lanes = 4,
+          .warps = warps,
+          .served = true,
+          .parts = parts,
+          .around = 128};
+}
 
 constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
   if (element_bytes == 4) {
-    constexpr DecodeVariant kMany{kAnyBytes, 4, 32, 4, true};
-    return {{{4 * kMiB, 2, 32, 8, true}, kMany, kMany}};
+    return {{vk_gated_pieces(6 * kMiB, 4, 4, 4),
+             vk_gated_pieces(8 * kMiB, 4, 8, 4),
+             vk_gated_pieces(16 * kMiB, 8, 4, 4),
+             {kAnyBytes, 4, 32, 4, true}}};
   }
   constexpr DecodeVariant kHead{.most_bytes = 16 * kMiB,
                                 .loads = 8,
@@ -145,7 +187,7 @@ constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
                                 .staged = true};
   constexpr DecodeVariant kMany{
       .most_bytes = kAnyBytes, .loads = 4, .lanes = 16, .warps = 4, .served = true, .again = true};
-  return {{{4 * kMiB, 2, 16, 8, true, 4}, kHead, kMany}};
+  return {{vk_gated_pieces(6 * kMiB, 4, 4, 2), vk_gated_pieces(8 * kMiB, 4, 8, 2), kHead, kMany}};
 }
 
 constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
@@ -157,7 +199,7 @@ constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
                                     .served = true,
                                     .resident = 35,
                                     .staged = true};
-    return {{{4 * kMiB, 8, 4, 0, true}, kStaged, kMany}};
+    return {{{4 * kMiB, 8, 4, 0, true}, kStaged, kMany, kMany}};
   }
   constexpr DecodeVariant kHalf{.most_bytes = 8 * kMiB,
                                 .loads = 8,
@@ -172,7 +214,7 @@ constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
                                 .spread = true,
                                 .resident = 36,
                                 .staged = true};
-  return {{{4 * kMiB, 4, 4, 0, true}, kHalf, kHead}};
+  return {{{kMiB, 4, 4, 0, true}, {4 * kMiB, 8, 4, 0, true}, kHalf, kHead}};
 }
 
 }  // namespace hyla::gdn

@@ -31,7 +31,7 @@ struct VkKernels {
   static constexpr DecodeVariants kVariants =
       vk_variants(sizeof(State), std::is_same_v<State, __half>);
   static constexpr GatedVariants kGated = vk_gated_variants(sizeof(State));
-  static constexpr DecodeVariant kFallback = kVariants[4];
+  static constexpr DecodeVariant kFallback = kVariants.back();
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
     constexpr DecodeVariant kOwn = for_rows(Variant, K, sizeof(State));
