@@ -14,7 +14,9 @@ What an engine has, and where it goes:
 - slots that are reused and never cleared: has_initial_state says who starts from zero
 - a slot for every token of a verified row, so that rejected drafts need no undoing: the next step
   names the column of the last token that was accepted (read_columns, window_offsets)
-- block tables whose entries past the length hold anything, and pages of float8 with a scale a token
+- block tables whose entries past the length hold anything, and pages of float8 with a scale a token;
+  new tokens by their slots (`slots`), padded with -1
+- a prompt that several rows share, read once, and merged with what each of them has seen since
 """
 
 from __future__ import annotations
@@ -217,12 +219,19 @@ def attention(device: str) -> bool:
     begins = offsets_of(lengths, device).tolist()
     old = [begin + i for begin, n in zip(begins, before) for i in range(n)]
     new = [begin + n + i for begin, n, q in zip(begins, before, queries) for i in range(q)]
-    for tokens, counts, kv in ((old, before, before), (new, queries, lengths)):
-        hyla.attention.append(
-            cache, keys[tokens], values[tokens], page_table=table,
-            cu_seqlens=offsets_of(counts, device),
-            kv_lengths=torch.tensor(kv, dtype=torch.int32, device=device),
-        )  # fmt: skip
+    hyla.attention.append(
+        cache, keys[old], values[old], page_table=table, cu_seqlens=offsets_of(before, device),
+        kv_lengths=torch.tensor(before, dtype=torch.int32, device=device),
+    )  # fmt: skip
+    # This step's tokens by an engine's slot_mapping, padded as a captured graph has it.
+    slots = [
+        int(table[row, t // PAGE]) * PAGE + t % PAGE
+        for row, (begin, end) in enumerate(zip(before, lengths))
+        for t in range(begin, end)
+    ]
+    padded = new + new[:3]
+    slot_mapping = torch.tensor(slots + [-1] * 3, device=device)
+    hyla.attention.append(cache, keys[padded], values[padded], slots=slot_mapping)
     q = torch.randn(total, HQ, D, device=device).bfloat16()
     out = hyla.attention.run(
         q, cache, page_table=table, cu_seqlens=offsets_of(queries, device),
@@ -244,13 +253,46 @@ def attention(device: str) -> bool:
     return worst <= allowed
 
 
+def shared_prefix(device: str) -> bool:
+    """Rows that share a prompt read it once, all queries together; then each its own keys."""
+    rows, prefix, own = 5, 70, [1, 9, 20, 3, 12]
+    q = torch.randn(rows, HQ, D, device=device).bfloat16()
+    shared, ends = (
+        [torch.randn(n, HK, D, device=device).bfloat16() for _ in range(2)]
+        for n in (prefix, sum(own))
+    )
+    lse = [torch.empty(rows, HQ, device=device) for _ in range(2)]
+    of_prefix = hyla.attention.run(
+        q, hyla.attention.RaggedCache(*shared, offsets_of([prefix], device)),
+        cu_seqlens=offsets_of([rows], device), causal=False, lse=lse[0],
+    )  # fmt: skip
+    begins = offsets_of(own, device)
+    of_own = hyla.attention.run(
+        q, hyla.attention.RaggedCache(*ends, begins),
+        cu_seqlens=offsets_of([1] * rows, device), lse=lse[1],
+    )  # fmt: skip
+    out = hyla.attention.merge(of_prefix, lse[0], of_own, lse[1], out=of_own)
+    worst = 0.0
+    for row, (begin, end) in enumerate(zip(begins.tolist(), begins.tolist()[1:])):
+        k, v = (
+            torch.cat([s, e[begin:end]]).double().repeat_interleave(HQ // HK, 1)
+            for s, e in zip(shared, ends)
+        )
+        weights = (torch.einsum("hd,khd->hk", q[row].double(), k) * D**-0.5).softmax(-1)
+        want = torch.einsum("hk,khd->hd", weights, v)
+        worst = max(worst, (out[row] - want).abs().max().item())
+    allowed = 4 * 2**-9 * max(x[1].abs().max().item() for x in (shared, ends))
+    print(f"shared prefix: {rows} queries, error {worst:.1e}, allowed {allowed:.1e}")
+    return worst <= allowed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     device = parser.parse_args().device
     torch.manual_seed(3)
     with torch.inference_mode():
-        good = [gdn(device), attention(device)]
+        good = [gdn(device), attention(device), shared_prefix(device)]
     print("verified" if all(good) else "WRONG")
     return 0 if all(good) else 1
 

@@ -228,3 +228,27 @@ def test_errors_name_flas_argument(function, changed, argument, kind):
         call(function, **changed)()
     assert isinstance(caught.value, kind)
     assert str(caught.value).startswith(f"{argument}: ")
+
+
+def test_lengths_on_the_cpu_are_told_to_a_device_that_cannot_show_them():
+    from hyla.compat._shared import offsets_and_lengths
+
+    offsets, device = torch.tensor([0, 3, 3, 10], dtype=torch.int32), torch.device("meta")
+    on_device, lengths = offsets_and_lengths(offsets.to(device), offsets, device)
+    assert on_device.device == device and lengths.tolist() == [3, 0, 7]
+    on_device, lengths = offsets_and_lengths(offsets, None, device)  # moved there
+    assert on_device.device == device and lengths.tolist() == [3, 0, 7]
+    assert offsets_and_lengths(offsets.to(device), None, device)[1] is None
+    same, lengths = offsets_and_lengths(offsets, offsets, torch.device("cpu"))
+    assert same is offsets and lengths is None
+
+
+def test_offsets_on_the_cpu_change_no_result():
+    q, k, v = (torch.randn(1, 10, 2, 8) for _ in range(3))
+    g, beta = -torch.rand(1, 10, 2), torch.rand(1, 10, 2)
+    offsets = torch.tensor([0, 3, 3, 10])
+    want, _ = fla.chunk_gated_delta_rule(q, k, v, g, beta, cu_seqlens=offsets)
+    got, _ = fla.chunk_gated_delta_rule(
+        q, k, v, g, beta, cu_seqlens=offsets, cu_seqlens_cpu=offsets.clone()
+    )
+    assert torch.equal(got, want)

@@ -5,6 +5,7 @@ import torch
 
 import hyla
 from calls import torch_calls
+from hyla.compat import fla, flashinfer
 from judge import DEVICES, check
 
 NAMES = sorted(torch_calls())
@@ -184,3 +185,64 @@ def test_exported():
     other = call.copy("cuda")
     assert torch.equal(program.module()(**other.tensors), call())
     assert torch.equal(call.tensors["state"], other.tensors["state"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [7, 700])
+def test_slots_and_rows_append_the_same(tokens):
+    S, H, D = 16, 2, 128
+    generator = torch.Generator().manual_seed(2)
+    k, v = (torch.randn(tokens, H, D, generator=generator).bfloat16().cuda() for _ in range(2))
+    angles = torch.rand(tokens + 5, D // 2, generator=generator).cuda()
+    pages = torch.randperm(60, generator=generator)
+    at = torch.arange(5, tokens + 5)
+    slots = (pages[at // S] * S + at % S).cuda()
+    slots[3] = -1
+    caches = [torch.zeros(60, 2, S, H, D, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+    rope = {"cos": angles.cos(), "sin": angles.sin()}
+    hyla.attention.append(
+        hyla.attention.PagedCache.fused(caches[0]), k, v, page_table=pages[None].int().cuda(),
+        cu_seqlens=torch.tensor([0, tokens]).cuda(), kv_lengths=torch.tensor([tokens + 5]).cuda(),
+        **rope,
+    )  # fmt: skip
+    caches[0][pages[8 // S], :, 8 % S] = 0  # token 3 stands at position 8
+    hyla.attention.append(
+        hyla.attention.PagedCache.fused(caches[1]), k, v, slots=slots, positions=at.cuda(), **rope
+    )
+    assert torch.equal(caches[0], caches[1])
+    beyond = slots.clone()
+    beyond[3] = 60 * S  # nowhere either
+    hyla.attention.append(
+        hyla.attention.PagedCache.fused(caches[1]), k, v, slots=beyond, positions=at.cuda(), **rope
+    )
+    assert torch.equal(caches[0], caches[1])
+
+
+@pytest.mark.gpu
+def test_lengths_that_the_caller_has_on_the_cpu_are_passed_on(monkeypatch):
+    told = []
+    prefill = hyla.gdn.prefill
+
+    def recorded(*args, **keywords):
+        told.append((keywords["host_lengths"], keywords.get("max_length", 0)))
+        return prefill(*args, **keywords)
+
+    monkeypatch.setattr(hyla.gdn, "prefill", recorded)
+    q, k, v = (torch.randn(1, 200, 2, 128, device="cuda").bfloat16() for _ in range(3))
+    g, beta = -torch.rand(1, 200, 2, device="cuda"), torch.rand(1, 200, 2, device="cuda")
+    offsets = torch.tensor([0, 130, 130, 200])
+    want, _ = fla.chunk_gated_delta_rule(q, k, v, g, beta, cu_seqlens=offsets.cuda())
+    for given in (
+        {"cu_seqlens": offsets.cuda(), "cu_seqlens_cpu": offsets},
+        {"cu_seqlens": offsets},
+    ):
+        got, _ = fla.chunk_gated_delta_rule(q, k, v, g, beta, **given)
+        assert torch.allclose(got.float(), want.float(), rtol=0.02, atol=0.02)
+    flat = [x[0] for x in (q, k, v)]
+    for given in (offsets, offsets.cuda()):
+        flashinfer.chunk_gated_delta_rule(
+            *flat, g[0].exp(), beta[0], cu_seqlens=given, max_seqlen=130
+        )
+    lengths = [None if x is None else x.tolist() for x, _ in told]
+    assert lengths == [None, [130, 0, 70], [130, 0, 70], [130, 0, 70], None]
+    assert [longest for _, longest in told] == [0, 0, 0, 130, 130]
