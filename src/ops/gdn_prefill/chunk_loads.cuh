@@ -8,14 +8,17 @@
 
 namespace hyla::gdn {
 
-template <class Io>
+// K, and Q with Queries.
+template <bool Queries, class Io>
 __device__ __forceinline__ void load_key_tiles(KeyTiles<Io>& to, const FusedMaps& maps,
                                                const ChunkInfo& chunk, arch::Mbarrier& full) {
-  arch::arrive_expecting(full, 4 * kTileBytes);
+  arch::arrive_expecting(full, (Queries ? 4 : 2) * kTileBytes);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     arch::load_tile(to[2 * half], maps.k, {half * 64, chunk.k_head, chunk.token}, full);
-    arch::load_tile(to[2 * half + 1], maps.q, {half * 64, chunk.q_head, chunk.token}, full);
+    if constexpr (Queries) {
+      arch::load_tile(to[2 * half + 1], maps.q, {half * 64, chunk.q_head, chunk.token}, full);
+    }
   }
 }
 

@@ -11,14 +11,15 @@
 #include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/chunk_matrices.cuh"
 #include "ops/gdn_prefill/fused_shared.cuh"
+#include "ops/gdn_prefill/lower_part.cuh"
 
 namespace hyla::gdn {
 
-// Longs: see find_task.
-template <class Io, bool Normalised, bool Longs>
+// Longs: see find_task. Shared: FusedShared, or WalkShared, without outputs (walk_shared.cuh).
+template <class Io, bool Normalised, bool Longs, class Shared = FusedShared<Io>>
 class Auxiliary {
  public:
-  __device__ __forceinline__ Auxiliary(FusedShared<Io>& shared, const FusedArguments& arguments)
+  __device__ __forceinline__ Auxiliary(Shared& shared, const FusedArguments& arguments)
       : s(shared), a(arguments), id(static_cast<int>(threadIdx.x) & 255) {
     renew();
   }
@@ -60,6 +61,7 @@ class Auxiliary {
 
  private:
   static constexpr int kThreads = 128;
+  static constexpr bool kOutputs = Shared::kOutputs;
   // What is left to do of a chunk that is not as most are.
   enum class Left {
     kNothing,
@@ -98,7 +100,11 @@ class Auxiliary {
       if (group() == 0) ask_keys(info(2), 2);
     }
     if (me() == 64 && info(0).rows > 0) {
-      load_value_tiles(s.values[group()], a.maps, info(0), s.values_full[group()]);
+      if (kOutputs || info(0).v_head >= 0) {
+        load_value_tiles(s.values[group()], a.maps, info(0), s.values_full[group()]);
+      } else {
+        arch::arrive(s.values_full[group()]);
+      }
     }
     if (me() < 32) {
       if (info(0).rows > 0) load_gates(a.p, info(0), gates(0), me());
@@ -114,12 +120,16 @@ class Auxiliary {
   }
 
   __device__ __forceinline__ void step_cursor(int steps, ChunkInfo& to) {
-    s.cursors[group()].template advance<Longs>(a, s.ranked, steps);
+    if constexpr (kOutputs) {
+      s.cursors[group()].template advance<Longs>(a, s.ranked, steps);
+    } else {
+      s.cursors[group()].advance(a, s.walks, steps);
+    }
     to = s.cursors[group()].info;
   }
 
   __device__ __forceinline__ void ask_keys(const ChunkInfo& chunk, int stage) {
-    if (chunk.rows > 0) load_key_tiles(s.keys[stage], a.maps, chunk, s.keys_full[stage]);
+    if (chunk.rows > 0) load_key_tiles<kOutputs>(s.keys[stage], a.maps, chunk, s.keys_full[stage]);
   }
 
   // Waits for the next chunk. Is it mild, and whole?
@@ -134,6 +144,7 @@ class Auxiliary {
   }
 
   // L and P, and all that T' is made of. Usual: as begin_chunk says. Whether a key is out of reach.
+  // Without outputs there is no P, but it is noted which walks have keys that let states grow.
   template <bool Usual>
   __device__ __forceinline__ bool make_scores() {
     if (!Usual && info(0).rows < kChunk) {
@@ -145,12 +156,12 @@ class Auxiliary {
     // Their place is free: P of chunk n - 4 has been used, which this warpgroup waited for before.
     float held;
     if constexpr (Usual) {
-      if constexpr (!Normalised) {
+      if constexpr (!Normalised && kOutputs) {
         put_mild_query_factors(a.scale, gates(0), s.masks[group()], factors(), me());
       }
       held = make_mild_key_factors(gates(0), factors(), me());
     } else {
-      if constexpr (!Normalised) {
+      if constexpr (!Normalised && kOutputs) {
         put_query_factors(mild, a.scale, gates(0), s.masks[group()], factors(), me());
       }
       held = make_key_factors(mild, gates(0), s.masks[group()], factors(), me());
@@ -171,6 +182,12 @@ class Auxiliary {
         own_square = me() & 1 ? sums.y : sums.x;
         squares = make_float2(over(sums.x + a.eps), over(sums.y + a.eps));
       }
+      if constexpr (!kOutputs) {
+        const float2 sums = key_squares(y, me() & 31);
+        if (grows(rows, make_float2(sums.x * squares.x, sums.y * squares.y))) {
+          s.walks.grown[info(0).q_head] = 1;
+        }
+      }
       store_diagonal(y, mild, make_float2(rows.x * squares.x, rows.y * squares.y), gates(0),
                      s.scratch[group()], me());
       renew();
@@ -180,26 +197,33 @@ class Auxiliary {
     }
     __syncwarp();
 
-    // Before the product, behind which its own products of fragments would wait.
-    if constexpr (Normalised) make_query_factors<Usual>(mild);
-    multiply_rows(product, key_tiles(), 1);
-    renew();
+    if constexpr (kOutputs) {
+      // Before the product, behind which its own products of fragments would wait.
+      if constexpr (Normalised) make_query_factors<Usual>(mild);
+      multiply_rows(product, key_tiles(), 1);
+      renew();
+    }
     far = false;
     if constexpr (Normalised) {
       const float key = over_root(own_square + a.eps);
       far = !__all_sync(device::kFullWarp, in_reach(own_square, key));
       put_factors(held, key);
     }
+    if constexpr (!kOutputs) {
+      if (!far) release_keys();
+    }
     invert_diagonal(s.scratch[group()], me() >> 5, me() & 31);
     renew();
     renew_chunk();
-    arch::wait(s.scores_empty[group()], turn() ^ 1);
-    arch::wgmma_wait<0>();
-    arch::pin(product);
-    if (!far) release_keys();
-    store_scores(product, mild, gates(0), s.masks[group()], s.prepared[group()][1], me());
-    arch::arrive_warp(s.scores_full[group()], me() & 31);
-    renew();
+    if constexpr (kOutputs) {
+      arch::wait(s.scores_empty[group()], turn() ^ 1);
+      arch::wgmma_wait<0>();
+      arch::pin(product);
+      if (!far) release_keys();
+      store_scores(product, mild, gates(0), s.masks[group()], s.prepared[group()][1], me());
+      arch::arrive_warp(s.scores_full[group()], me() & 31);
+      renew();
+    }
     if constexpr (Normalised) return arch::sync_any(1 + group(), kThreads, far);
     sync();
     return false;
@@ -310,7 +334,7 @@ class Auxiliary {
     return make_float2(row.x * key.x, row.y * key.y);
   }
 
-  FusedShared<Io>& s;
+  Shared& s;
   const FusedArguments& a;
   int id;     // thread of the two warpgroups; each takes every second chunk
   int n = 0;  // chunk

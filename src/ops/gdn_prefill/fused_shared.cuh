@@ -15,6 +15,7 @@ inline constexpr int kFactorStages = 4;
 
 template <class Io>
 struct FusedShared {
+  static constexpr bool kOutputs = true;
   alignas(1024) KeyTiles<Io> keys[kKeyStages];
   Io values[kValueStages][2][kTile];
   Io out[2][kOutStages][kTile];            // of each half of V
@@ -39,8 +40,8 @@ static_assert(sizeof(FusedShared<std::uint16_t>) <= 232448);
 
 // By one thread, before a barrier of the CTA. Warps arrive, not threads: 8 warps hold the state, 4
 // make a chunk's matrices.
-template <class Io>
-__device__ __forceinline__ void init_barriers(FusedShared<Io>& s) {
+template <class Shared>
+__device__ __forceinline__ void init_fused_barriers(Shared& s) {
   constexpr int kStateWarps = 8, kAuxiliaryWarps = 4;
   for (int i = 0; i < kKeyStages; ++i) {
     arch::init(s.keys_full[i], 1);
@@ -53,8 +54,10 @@ __device__ __forceinline__ void init_barriers(FusedShared<Io>& s) {
   for (int i = 0; i < kPreparedStages; ++i) {
     arch::init(s.inverse_full[i], kAuxiliaryWarps);
     arch::init(s.inverse_empty[i], kStateWarps);
-    arch::init(s.scores_full[i], kAuxiliaryWarps);
-    arch::init(s.scores_empty[i], kStateWarps);
+    if constexpr (Shared::kOutputs) {
+      arch::init(s.scores_full[i], kAuxiliaryWarps);
+      arch::init(s.scores_empty[i], kStateWarps);
+    }
   }
   for (int i = 0; i < kFactorStages; ++i) {
     arch::init(s.factors_full[i], kAuxiliaryWarps);

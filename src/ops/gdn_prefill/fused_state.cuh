@@ -12,9 +12,9 @@ namespace hyla::gdn {
 
 // How the parts of a chunk come from the auxiliary warpgroups: each with its own barriers, so that
 // its place is free as early as it can be.
-template <class Io>
+template <class Io, class Shared = FusedShared<Io>>
 struct FusedPipe {
-  FusedShared<Io>& s;
+  Shared& s;
   const FusedArguments& a;
   const int half;
 
@@ -39,16 +39,20 @@ struct FusedPipe {
       if (next.rows == 0) return;
       const int stage = (n + 1) & 1;
       arch::wait(s.values_empty[stage], turn(n + 1) ^ 1);
+      if (!Shared::kOutputs && next.v_head < 0) {  // there are none
+        if (half == 0 && lane() == 0) arch::arrive(s.values_full[stage]);
+        return;
+      }
       ask(s.values[stage][half], a.maps.v, next.v_head, next.token, s.values_full[stage],
           2 * kTileBytes);
-    } else {
+    } else if (Shared::kOutputs || warp == 1) {
       const ChunkInfo& next = info(n + 2);
       if (next.rows == 0) return;
       const KeyStage k = stage3(n + 2);
       arch::wait(s.keys_empty[k.stage], k.parity ^ 1);
       if (warp == 1) {
         ask(s.keys[k.stage][2 * half], a.maps.k, next.k_head, next.token, s.keys_full[k.stage],
-            4 * kTileBytes);
+            (Shared::kOutputs ? 4 : 2) * kTileBytes);
       } else {
         ask(s.keys[k.stage][2 * half + 1], a.maps.q, next.q_head, next.token, s.keys_full[k.stage],
             0);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   FusedShared<Io>& s = *reinterpret_cast<FusedShared<Io>*>(memory);
   const int thread = own_thread();
   const int group = static_cast<int>(arch::uniform(static_cast<std::uint32_t>(thread >> 7)));
-  if (thread == 0) init_barriers(s);
+  if (thread == 0) init_fused_barriers(s);
   if (thread == 32) {
     for (const CUtensorMap* map : {&a.maps.k, &a.maps.q, &a.maps.v, &a.maps.out}) {
       arch::prefetch_map(*map);

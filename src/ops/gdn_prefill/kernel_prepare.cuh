@@ -16,7 +16,7 @@
 #include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/lower_part.cuh"
 #include "ops/gdn_prefill/record.cuh"
-#include "ops/gdn_prefill/spans.cuh"
+#include "ops/gdn_prefill/segments.cuh"
 
 namespace hyla::gdn {
 
@@ -81,7 +81,6 @@ struct alignas(1024) PrepareGroup {
   HandoverCursor handed;
   ChunkInfo info[4];  // of this chunk, the next two and the one before
   std::int64_t item[4];
-  int span[4];       // only without P
   int out_of_reach;  // the last chunk with keys of very different lengths
   arch::Mbarrier keys_full, queries_full;
 
@@ -89,18 +88,17 @@ struct alignas(1024) PrepareGroup {
   __device__ __forceinline__ Io* scores() { return keys[3]; }
 };
 
-// Halves: of up to 128 columns each. Without Scores: no P, and only the chunks of `spans`.
+// Halves: of up to 128 columns each.
 // Normalised: with the L2 norm, if the problem says so. Hands: records are handed over one by one.
-template <class Io, int Halves, bool Scores, bool Normalised, bool Hands = false>
+template <class Io, int Halves, bool Normalised, bool Hands = false>
 class Prepare {
  public:
   __device__ __forceinline__ Prepare(PrepareGroup<Io>& group, const RecordRows& rows,
-                                     Record<Io>* to, int number, const Spans* listed = nullptr)
+                                     Record<Io>* to, int number)
       : s(group),
         all(rows),
         a(rows.a),
         records(to),
-        spans(listed),
         barrier(1 + number),
         thread(static_cast<int>(threadIdx.x) & 127) {}
 
@@ -119,7 +117,7 @@ class Prepare {
       find(0, stride);
       if (s.info[0].rows > 0) {
         ask_keys(0, 0);
-        if constexpr (Scores) ask_queries(0, 0);
+        ask_queries(0, 0);
       }
     }
     sync();
@@ -156,9 +154,7 @@ class Prepare {
       s.handed.find(a, handover_rows(), barrier - 1, kPrepareGroups, s.info[place], s.item[place]);
       return;
     }
-    if constexpr (!Scores) {
-      s.span[place] = find_in_spans(a, *spans, s.cursor.item, s.info[place], s.item[place]);
-    } else if (s.cursor.find(all, stride, s.info[place])) {
+    if (s.cursor.find(all, stride, s.info[place])) {
       s.item[place] = s.cursor.item;
     }
     s.cursor.item += stride;
@@ -220,12 +216,12 @@ class Prepare {
     const int place = n & 3, next = (n + 1) & 3;
     if (thread == 0 && n > 0) {
       arch::wait_for_store_reads<0>();  // the chunk before has left
-      if constexpr (Scores) ask_queries(place, 0);
+      ask_queries(place, 0);
     }
     __syncwarp();
     float product[32];
-    [[maybe_unused]] float scores[32];
-    [[maybe_unused]] float query = a.scale;
+    float scores[32];
+    float query = a.scale;
     if constexpr (Halves > 1) {
       QuerySquares squares;
       multiply_halves(place, product, scores, squares);
@@ -262,7 +258,7 @@ class Prepare {
     const bool own_grows = normalise ? lower(n).store_normalised(product, held, mild)
                                      : lower(n).store(product, held, mild, normalises(), reach(n));
     __syncwarp();
-    if constexpr (Halves == 1 && Scores) {
+    if constexpr (Halves == 1) {
       arch::wait(s.queries_full, n & 1);
       multiply_rows(scores, s.keys, 1);
       if (normalises()) {
@@ -271,13 +267,13 @@ class Prepare {
         query *= over_length(squares);
       }
     }
-    if constexpr (Scores) put_query_factors(mild, query, gates, s.masks, s.factors, thread);
+    put_query_factors(mild, query, gates, s.masks, s.factors, thread);
     if (thread < 32 && more) load_gates(a.p, s.info[next], next_gates, thread);
     if (thread >= 32 && thread < 64 && more) {
       load_betas(a.p, s.info[next], next_gates, thread & 31);
     }
     invert_diagonal(s.scratch, thread >> 5, thread & 31);
-    if constexpr (Halves == 1 && Scores) {
+    if constexpr (Halves == 1) {
       arch::wgmma_wait<0>();
       arch::pin(scores);
     }
@@ -286,9 +282,6 @@ class Prepare {
     if (thread == 0) {
       s.factors.decay[2] =
           chunk_grows ? kNeverForgets : __uint_as_float(gates[0][63]) + kErasedLog2;
-      if constexpr (!Scores) {
-        if (chunk_grows) a.rows->grown[s.span[place]] = 1;
-      }
     }
     const bool redo = Normalised && Halves == 1 && s.out_of_reach == n;
     if constexpr (Halves == 1) {
@@ -296,10 +289,8 @@ class Prepare {
       __syncwarp();
     }
     clear_upper(s.inverse(), thread);
-    if constexpr (Scores) {
-      clear_upper(s.scores(), thread);
-      store_scores(scores, mild, gates, s.masks, s.scores(), thread);
-    }
+    clear_upper(s.scores(), thread);
+    store_scores(scores, mild, gates, s.masks, s.scores(), thread);
     if (redo) {  // K K^T is made again: nothing else needs its registers for so long
       multiply_rows(product, s.keys, 0);
       arch::wgmma_wait<0>();
@@ -326,7 +317,7 @@ class Prepare {
     if (thread == 0) {
       Record<Io>& record = records[s.item[place]];
       arch::store_bulk(record.inverse, s.inverse(), kTileBytes);
-      if constexpr (Scores) arch::store_bulk(record.scores, s.scores(), kTileBytes);
+      arch::store_bulk(record.scores, s.scores(), kTileBytes);
       arch::store_bulk(&record.factors, &s.factors, sizeof(Factors));
       arch::commit_stores();
     }
@@ -345,7 +336,6 @@ class Prepare {
   const RecordRows& all;
   const FusedArguments& a;
   Record<Io>* const records;  // [chunk slots, heads]
-  const Spans* const spans;
   const int barrier, thread;
 };
 
@@ -366,7 +356,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
   const auto run = [&](const LongRows* longs) {
     const RecordRows all{a, longs};
-    Prepare<Io, Halves, true, Normalised>(s, all, static_cast<Record<Io>*>(a.records), group)
+    Prepare<Io, Halves, Normalised>(s, all, static_cast<Record<Io>*>(a.records), group)
         .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
   };
   if constexpr (Longs) {
@@ -400,27 +390,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   lower_flags(all, rows);
   __syncthreads();
   arch::let_next_grid_start();
-  Prepare<Io, 1, true, Normalised, true>(s, all, static_cast<Record<Io>*>(a.records), group)
-      .run(0, 0);
-}
-
-// The same for states between segments alone (spans.cuh).
-template <class Io>
-__global__ void __launch_bounds__(kPrepareThreads, 1)
-    prepare_spans(const __grid_constant__ SpanArguments a) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  __shared__ Spans spans;
-  const int group = static_cast<int>(arch::uniform(threadIdx.x >> 7));
-  PrepareGroup<Io>& s = reinterpret_cast<PrepareGroup<Io>*>(memory)[group];
-  if (threadIdx.x == 0) arch::prefetch_map(a.maps.k);
-  arch::wait_for_previous_grid();
-  arch::let_next_grid_start();
-  load_spans(a, spans);
-  __syncthreads();
-  const RecordRows all{a, nullptr};
-  const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
-  Prepare<Io, 1, false, true>(s, all, static_cast<Record<Io>*>(a.records), group, &spans)
-      .run(first, static_cast<std::int64_t>(gridDim.x) * kPrepareGroups);
+  Prepare<Io, 1, Normalised, true>(s, all, static_cast<Record<Io>*>(a.records), group).run(0, 0);
 }
 
 }  // namespace hyla::gdn

@@ -1,7 +1,7 @@
 // The states between pieces of segments, one after another: S_{s+1} = M_s S_s + N_s in float32. The
 // value rows are independent: a CTA has some of them of one head, a thread one key and half of the
 // sum. M of the next two segments come while this one's is multiplied by. N_s is overwritten by
-// S_{s+1}; where a segment forgets, it is that already.
+// S_{s+1}; where a segment forgets, it is that already. Heads that remember nothing take no CTA.
 #pragma once
 
 #include "arch/grid_dependency.cuh"
@@ -11,57 +11,81 @@
 namespace hyla::gdn {
 
 inline constexpr int kStatesThreads = 256, kStatesStages = 3;
+inline constexpr int kMostStateRows = 8, kFewStateRows = 4;  // of a CTA at once
+inline constexpr int kMostRememberingPairs = 288;            // heads of sequences with segments
 
-template <int Rows>
 struct StatesShared {
   float matrix[kStatesStages][kStateElements];
-  float rows[Rows][128], sums[Rows][128];
-  unsigned remember[2];  // bit s: segment s does not forget
+  float rows[kMostStateRows][128], sums[kMostStateRows][128];
+  unsigned remember[kMostRememberingPairs][2];  // bit s of a pair: segment s does not forget
+  unsigned pairs[kMostRememberingPairs / 32];   // that remember anything
   arch::Mbarrier full[kStatesStages];
 };
 
-// grid (128 / Rows, heads of sequences)
-template <int Rows>
-__global__ void __launch_bounds__(kStatesThreads, 1)
-    states(const __grid_constant__ FusedArguments a) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<StatesShared<Rows>*>(memory);
-  const int k = static_cast<int>(threadIdx.x) & 127, half = static_cast<int>(threadIdx.x) >> 7;
-  const int v = static_cast<int>(blockIdx.x) * Rows;
-  const int pair = static_cast<int>(blockIdx.y);
-  const int row = pair / static_cast<int>(a.p.heads);
-  const bool padding = a.p.slots.read_slot(row) == core::kNullSlot;
-  int begin, length;
-  find_tokens(a.p, row, begin, length);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStatesStages; ++i) arch::init(shared.full[i], 1);
-    arch::fence_mbarrier_init();
-  }
-  arch::wait_for_previous_grid();
-  arch::let_next_grid_start();
-  if (padding) return;
+// Pieces of parts that another one follows.
+__device__ __forceinline__ int count_followed(const FusedArguments& a, int length) {
   const int chunks = (length + kChunk - 1) / kChunk;
-  // Pieces of parts that another one follows.
-  int segments = 0;
-  while (segments < a.parts - 1 && first_chunk(a, chunks, segments + 1) < chunks) ++segments;
-  segments *= a.cuts;
-  if (threadIdx.x < 64) {
-    const int i = static_cast<int>(threadIdx.x);
-    const bool own = i > 0 && i < segments && *segment_forgets(a, pair, i) == 0;
-    const unsigned bits = __ballot_sync(0xffffffffu, own);
-    if ((i & 31) == 0) shared.remember[i >> 5] = bits;
+  if (chunks == 0) return 0;
+  return min(a.parts - 1, (chunks - 1) / first_chunk(a, chunks, 1)) * a.cuts;
+}
+
+// Which segments remember, by all threads of a CTA: before and behind the wait for the grid that
+// writes it.
+struct Remembering {
+  int pair[2], piece[2];
+  bool followed[2];
+
+  __device__ __forceinline__ explicit Remembering(const FusedArguments& a) {
+    const int pieces = pieces_followed(a);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * kStatesThreads;
+      pair[i] = index / pieces, piece[i] = index - pair[i] * pieces;
+      followed[i] = false;
+      if (pair[i] >= a.tasks) continue;
+      const int row = a.by_heads(pair[i]);
+      int begin, length;
+      find_tokens(a.p, row, begin, length);
+      followed[i] = piece[i] > 0 && piece[i] < count_followed(a, length) &&
+                    a.p.slots.read_slot(row) != core::kNullSlot;
+    }
   }
-  __syncthreads();
+
+  // With a barrier in front of it and after it.
+  __device__ __forceinline__ void note(const FusedArguments& a, StatesShared& shared) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (!followed[i] || *segment_forgets(a, pair[i], piece[i]) != 0) continue;
+      atomicOr(&shared.remember[pair[i]][piece[i] >> 5], 1u << (piece[i] & 31));
+      atomicOr(&shared.pairs[pair[i] >> 5], 1u << (pair[i] & 31));
+    }
+  }
+};
+static_assert(2 * kStatesThreads >= 384);  // pieces of all pairs, see kMostRelayStates
+
+// The n-th pair that remembers.
+__device__ __forceinline__ int find_pair(const StatesShared& shared, int n) {
+  int word = 0;
+  for (; n >= __popc(shared.pairs[word]); ++word) n -= __popc(shared.pairs[word]);
+  unsigned left = shared.pairs[word];
+  for (; n > 0; --n) left &= left - 1;
+  return 32 * word + __ffs(static_cast<int>(left)) - 1;
+}
+
+// Rows from v on of a pair. `n`: steps of the CTA.
+template <int Rows>
+__device__ __forceinline__ void step_states(StatesShared& shared, const FusedArguments& a, int pair,
+                                            int v, int& n) {
+  const int k = static_cast<int>(threadIdx.x) & 127, half = static_cast<int>(threadIdx.x) >> 7;
+  const int segments = pieces_followed(a);  // those that are not there do not remember
   const std::uint64_t remember =
-      static_cast<std::uint64_t>(shared.remember[1]) << 32 | shared.remember[0];
+      static_cast<std::uint64_t>(shared.remember[pair][1]) << 32 | shared.remember[pair][0];
   // The next one that remembers.
   const auto after = [&](int s) {
     const std::uint64_t rest = s < 63 ? remember >> (s + 1) : 0;
     return rest == 0 ? segments : s + __ffsll(static_cast<long long>(rest));
   };
   int s = after(0);
-  if (s >= segments) return;
-
   const auto ask = [&](int segment, int place) {
     arch::Mbarrier& full = shared.full[place];
     constexpr std::uint32_t kBytes = kStateElements * sizeof(float);
@@ -74,7 +98,7 @@ __global__ void __launch_bounds__(kStatesThreads, 1)
     if (threadIdx.x == 0) ask(ahead, place);
     ahead = after(ahead);
   };
-  for (int i = 0; i < kStatesStages - 1; ++i) ask_next(i);
+  for (int i = 0; i < kStatesStages - 1; ++i) ask_next((n + i) % kStatesStages);
   int before = -1;  // the segment whose final state is in shared.rows
   float own[Rows];  // of N of segment s
   const auto load_own = [&](int segment) {
@@ -83,7 +107,7 @@ __global__ void __launch_bounds__(kStatesThreads, 1)
     for (int r = 0; r < Rows; ++r) own[r] = half == 0 ? state[(v + r) * 128 + k] : 0.0f;
   };
   load_own(s);
-  for (int n = 0; s < segments; ++n) {
+  for (; s < segments; ++n) {
     const int place = n % kStatesStages, next = after(s);
     float* state = segment_state(a, pair, s);
     float sum[Rows];
@@ -126,6 +150,44 @@ __global__ void __launch_bounds__(kStatesThreads, 1)
     }
     before = s;
     s = next;
+  }
+}
+
+// grid: any number of CTAs
+inline __global__ void __launch_bounds__(kStatesThreads, 1)
+    states(const __grid_constant__ FusedArguments a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<StatesShared*>(memory);
+  const int thread = static_cast<int>(threadIdx.x);
+  const Remembering remembering(a);
+  for (int i = thread; i < 2 * kMostRememberingPairs; i += kStatesThreads) {
+    shared.remember[i >> 1][i & 1] = 0;
+  }
+  if (thread < kMostRememberingPairs / 32) shared.pairs[thread] = 0;
+  if (thread == 0) {
+    for (arch::Mbarrier& full : shared.full) arch::init(full, 1);
+    arch::fence_mbarrier_init();
+  }
+  __syncthreads();
+  arch::wait_for_previous_grid();
+  arch::let_next_grid_start();
+  remembering.note(a, shared);
+  __syncthreads();
+  int pairs = 0;
+  for (const unsigned word : shared.pairs) pairs += __popc(word);
+  // Few value rows, while there is room.
+  const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  int n = 0;
+  const auto run = [&]<int Rows>() {
+    constexpr int kBlocks = 128 / Rows;
+    for (int item = cta; item < pairs * kBlocks; item += ctas) {
+      step_states<Rows>(shared, a, find_pair(shared, item / kBlocks), item % kBlocks * Rows, n);
+    }
+  };
+  if (pairs * (128 / kFewStateRows) <= ctas) {
+    run.template operator()<kFewStateRows>();
+  } else {
+    run.template operator()<kMostStateRows>();
   }
 }
 

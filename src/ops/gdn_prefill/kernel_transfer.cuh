@@ -9,14 +9,14 @@
 
 namespace hyla::gdn {
 
-// Of a grid's z: M of pieces 1 and following, then N of pieces 0 and following. M first: where it
-// is zero, its CTA ends at once.
+// Of a grid's z: M of segments 1 and following, then N of segments 0 and following. M first: where
+// it is zero, its CTA ends at once.
 struct TransferItem {
-  int piece;
+  int segment;
   bool matrix;  // M
 };
 __device__ __forceinline__ TransferItem transfer_item(const FusedArguments& a, int z) {
-  const int matrices = pieces_followed(a) - 1;
+  const int matrices = a.parts - 2;
   return z < matrices ? TransferItem{z + 1, true} : TransferItem{z - matrices, false};
 }
 
@@ -94,18 +94,19 @@ __device__ __forceinline__ void walk_transfer(TransferShared<Io>& s, const Fused
       chain.S[i] = v == k ? 1.0f : 0.0f;
     }
     walk.template operator()<Walk::kTransfer>();
-    store_state(a.p, as_pool(segment_matrix(a, pair, item.piece)), 0, {0, place.v, place.k},
+    store_state(a.p, as_pool(segment_matrix(a, pair, item.segment)), 0, {0, place.v, place.k},
                 chain.S);
     return;
   }
-  if (item.piece == 0 && !forgets) {
+  if (item.segment == 0 && !forgets) {
     load_initial(a.p, task.row, place, chain.S);
   } else {
 #pragma unroll
     for (int i = 0; i < 64; ++i) chain.S[i] = 0.0f;
   }
   walk.template operator()<Walk::kState>();
-  store_state(a.p, as_pool(segment_state(a, pair, item.piece)), 0, {0, place.v, place.k}, chain.S);
+  store_state(a.p, as_pool(segment_state(a, pair, item.segment)), 0, {0, place.v, place.k},
+              chain.S);
 }
 
 // Half of an initial state, as float32.
@@ -122,9 +123,8 @@ __device__ __forceinline__ void copy_initial(const FusedArguments& a, const Seri
   }
 }
 
-// grid (heads of sequences, 2, 2 pieces_followed - 1). Relays: for cuda_relay, which cuts segments
-// into pieces and has a list of segments made.
-template <class Io, bool Relays>
+// grid (heads of sequences, 2, 2 parts - 3)
+template <class Io>
 __global__ void __launch_bounds__(serial_threads(1), 2)
     transfer(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -133,21 +133,16 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
   const TransferItem item = transfer_item(a, static_cast<int>(blockIdx.z));
-  const bool begins = Relays && item.piece == 0 && !item.matrix;
-  if (begins && blockIdx.y == 0 && blockIdx.x % static_cast<unsigned>(a.p.heads) == 0) {
-    write_segment_rows(a, static_cast<int>(blockIdx.x / static_cast<unsigned>(a.p.heads)));
-  }
   SerialTask task;
   if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
                         static_cast<int>(blockIdx.y), task)) {
     return;
   }
-  // Where value rows may be spoilt, kernel_again.cuh starts from it too.
-  const bool copies = begins || (kMaySpoil<Io> && item.piece == 0 && !item.matrix);
+  // Where value rows may be spoilt, kernel_again.cuh starts from it.
+  const bool copies = kMaySpoil<Io> && item.segment == 0 && !item.matrix;
   if (copies && a.p.starts_from_pool(task.row)) copy_initial(a, task);
-  const int part = Relays ? item.piece / a.cuts : item.piece;
-  const int begin = first_chunk(a, task.chunks(), part);
-  const int end = first_chunk(a, task.chunks(), part + 1);
+  const int begin = first_chunk(a, task.chunks(), item.segment);
+  const int end = first_chunk(a, task.chunks(), item.segment + 1);
   if (end == task.chunks()) return;  // nobody starts after it
   if (threadIdx.x < 32) {
     const int start = first_remembered<Io>(a, task, begin, end);
@@ -157,29 +152,21 @@ __global__ void __launch_bounds__(serial_threads(1), 2)
   const bool forgets = s.start > begin;
   if (item.matrix) {
     const int pair = static_cast<int>(blockIdx.x);
-    if (threadIdx.x == 0) *segment_forgets(a, pair, item.piece) = forgets;
+    if (threadIdx.x == 0) *segment_forgets(a, pair, item.segment) = forgets;
     if (forgets) return;
   }
-  int from = s.start, to = end;
-  if constexpr (Relays) {
-    // Of a part that forgets, the state after it is that of the walk over what it remembers.
-    if (forgets && item.piece % a.cuts != a.cuts - 1) return;
-    if (!forgets) {
-      from = first_of_piece(a, task.chunks(), item.piece);
-      to = first_of_piece(a, task.chunks(), item.piece + 1);
-    }
-  }
+  const int from = s.start;
   if (arch::uniform(threadIdx.x >> 7) == 1) {
     arch::take_registers<208>();
-    walk_transfer(s, a, task, item, from, to, forgets);
+    walk_transfer(s, a, task, item, from, end, forgets);
   } else {
     arch::give_registers<40>();
     if (threadIdx.x != 0) return;
     bool waited = true;
     if (item.matrix) {
-      feed<Io, Walk::kTransfer>(s.ring, a, task, from, to, 0, waited);
+      feed<Io, Walk::kTransfer>(s.ring, a, task, from, end, 0, waited);
     } else {
-      feed<Io, Walk::kState>(s.ring, a, task, from, to, 0, waited);
+      feed<Io, Walk::kState>(s.ring, a, task, from, end, 0, waited);
     }
   }
 }

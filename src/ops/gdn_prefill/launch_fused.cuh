@@ -9,6 +9,11 @@ namespace hyla::gdn {
 void launch_fused_bf16(const FusedArguments&, unsigned ctas, const Context&);
 void launch_fused_f16(const FusedArguments&, unsigned ctas, const Context&);
 
+// States between segments for these (kernel_walk.cuh), and what stands in front of it.
+void launch_walks_bf16(const FusedArguments&, unsigned ctas, const Context&);
+void launch_walks_f16(const FusedArguments&, unsigned ctas, const Context&);
+void launch_starts(const FusedArguments&, const Context&);
+
 // Warpgroups of a CTA that prepare a chunk each.
 inline constexpr int kPrepareGroups = 4;
 
@@ -16,13 +21,12 @@ struct SplitShape {
   unsigned tasks;  // heads of sequences
   unsigned prepare_ctas;
   unsigned blocks, blocks_a_cta;  // of 64 value rows; one or two a CTA
-  int state_rows = 8;             // see launch_states
 };
 void launch_split_bf16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_split_f16(const FusedArguments&, const SplitShape&, const Context&);
 // The same for K above 128: no transfers, and no parts with two blocks a CTA.
 void launch_wide_bf16(const FusedArguments&, const SplitShape&, const Context&);
 void launch_wide_f16(const FusedArguments&, const SplitShape&, const Context&);
-void launch_states(const FusedArguments&, int rows, const Context&);  // 4 or 8 value rows a CTA
+void launch_states(const FusedArguments&, const Context&);
 
 }  // namespace hyla::gdn

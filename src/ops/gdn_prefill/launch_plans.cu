@@ -14,7 +14,8 @@ namespace {
 // N, M and whether it forgets.
 constexpr std::size_t kSegmentBytes =
     kMostSegmentStates * (2 * kStateElements * sizeof(float) + sizeof(int));
-static_assert(kMostSegments == kMostSegmentStates);
+static_assert(kMostSegments == kMostRelayStates);
+static_assert(8 * sizeof(Record<std::uint16_t>) >= kSegmentBytes / kMostSegmentStates);
 
 bool is_wide(std::int64_t K) { return K > 128; }
 
@@ -92,12 +93,11 @@ void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspac
   }
   shape.blocks = static_cast<unsigned>(value_blocks(p));
   shape.blocks_a_cta = static_cast<unsigned>(walks.blocks_a_cta);
-  shape.state_rows = state_rows(plan, walks.parts);
   const bool bf16 = p.q.dtype == DType::kBFloat16;
   const auto launch = is_wide(p.K) ? (bf16 ? launch_wide_bf16 : launch_wide_f16)
                                    : (bf16 ? launch_split_bf16 : launch_split_f16);
   launch(a, shape, context);
-  if (a.rows == nullptr) launch_again(a, context);
+  launch_again(a, context);
 }
 
 // Of the two plans with segments, which differ in how these are walked over.
@@ -203,15 +203,23 @@ void launch_prefill_relay_as(const PrefillProblem& p, const Workspace& workspace
                              const Context& context, int parts, int cuts) {
   if (p.sequences.rows == 0) return;
   FusedArguments a = segment_arguments(p, workspace);
+  // There are no records, and their place is needed where there are many states.
+  a.states = static_cast<float*>(workspace.data);
   a.rows = reinterpret_cast<SegmentRows*>(static_cast<char*>(workspace.data) +
                                           prefill_segments_bytes(p));
-  run_split(a, Walks{parts, 1, 0, cuts}, -1, workspace, context);
-  const FusedArguments outputs = segments_as_rows(a);
-  const int ctas = std::min(outputs.tasks, device::multiprocessors(context));
+  a.parts = parts;
+  a.cuts = cuts;
+  const bool bf16 = p.q.dtype == DType::kBFloat16;
+  const int multiprocessors = device::multiprocessors(context);
   Context after = context;
   after.programmatic_launch = true;
-  const auto launch = p.q.dtype == DType::kBFloat16 ? launch_fused_bf16 : launch_fused_f16;
-  launch(outputs, static_cast<unsigned>(ctas), after);
+  launch_starts(a, context);
+  const int walks = std::min(2 * a.tasks * pieces_followed(a), multiprocessors);
+  (bf16 ? launch_walks_bf16 : launch_walks_f16)(a, static_cast<unsigned>(walks), after);
+  if (pieces_followed(a) > 1) launch_states(a, after);
+  const FusedArguments outputs = segments_as_rows(a);
+  const int ctas = std::min(outputs.tasks, multiprocessors);
+  (bf16 ? launch_fused_bf16 : launch_fused_f16)(outputs, static_cast<unsigned>(ctas), after);
   launch_again(a, context);
 }
 

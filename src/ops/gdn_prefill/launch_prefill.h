@@ -35,7 +35,8 @@ double prefill_relay_us(const PrefillProblem& problem, const Context& context);
 std::size_t prefill_relay_bytes(const PrefillProblem& problem);
 void launch_prefill_relay(const PrefillProblem& problem, const Workspace&, const Context& context);
 // With so many parts of so many pieces: the plan takes several pieces only of sequences that are
-// too long for a test. Heads of sequences times (parts - 1) times cuts: up to 288.
+// too long for a test. Heads of sequences times (parts - 1) times cuts: up to 288,
+// and up to 384 of sequences of 8192 tokens and more.
 void launch_prefill_relay_as(const PrefillProblem& problem, const Workspace&, const Context&,
                              int parts, int cuts);
 

@@ -17,16 +17,6 @@ Context launch_prepare(const FusedArguments& a, const SplitShape& split, const C
   Context after = context;
   after.programmatic_launch = true;
   if constexpr (Halves == 1) {
-    if (a.rows != nullptr) {
-      device::LaunchShape starts;
-      starts.grid = dim3(static_cast<unsigned>(a.tasks * (a.parts - 1)));
-      starts.block = dim3(kStartThreads);
-      device::launch(find_starts, starts, a, context);
-      for (const bool rest : {false, true}) {
-        device::launch(prepare_spans<Io>, shape, SpanArguments{a, rest}, after);
-      }
-      return after;
-    }
     if (a.handover.ready != nullptr) {
       device::launch(a.p.l2norm ? prepare_beside<Io, true> : prepare_beside<Io, false>, shape, a,
                      context);

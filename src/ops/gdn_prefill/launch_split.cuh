@@ -16,10 +16,9 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
   if (a.transfers) {
     shape.block = dim3(serial_threads(1));
     shape.shared_bytes = sizeof(TransferShared<Io>);
-    shape.grid = dim3(tasks, 2, static_cast<unsigned>(2 * pieces_followed(a) - 1));
-    device::launch(a.rows != nullptr ? transfer<Io, true> : transfer<Io, false>, shape, a, after);
-    if (pieces_followed(a) > 1) launch_states(a, split.state_rows, after);
-    if (a.rows != nullptr) return;
+    shape.grid = dim3(tasks, 2, 2 * parts - 3);
+    device::launch(transfer<Io>, shape, a, after);
+    if (pieces_followed(a) > 1) launch_states(a, after);
   }
   if (a.p.checkpoint_offsets.present()) {
     shape.block = dim3(serial_threads(1));

@@ -11,6 +11,7 @@
 
 #include "ops/gdn_prefill/long_plan.h"
 #include "ops/gdn_prefill/plan_lengths.h"
+#include "ops/gdn_prefill/walk_shares.h"
 
 namespace hyla::gdn {
 
@@ -624,8 +625,18 @@ inline Walks split_walks(const PlanShape& s) { return remembered<find_split_walk
 // States between segments that there is memory for, N and M each.
 inline constexpr std::int64_t kMostSegmentStates = 288;
 
+// Of cuda_relay, which has no records: N and M lie in the place of these as well, eight of which are
+// larger than one of them.
+inline constexpr std::int64_t kMostRelayStates = 384;
+inline std::int64_t most_relay_states(const PlanShape& s) {
+  return std::min(kMostRelayStates, kMostSegmentStates + s.tokens / 64 * s.heads / 8);
+}
+
 // Of one head, that the kernel between segments takes.
 inline constexpr int kMostPieces = 63;
+
+// Of one CTA of the kernel that walks for these states (walk_list.cuh).
+inline constexpr std::int64_t kMostWalksOfCta = 64;
 
 // With alpha = 0.95, a head has forgotten after so many chunks.
 inline constexpr double kRemembered = 61;
@@ -684,31 +695,25 @@ inline Walks find_segment_walks(const PlanShape& s) {
 inline Walks segment_walks(const PlanShape& s) { return remembered<find_segment_walks>(s); }
 
 // The same with outputs by the fused kernel, of every part as a sequence of its own (cuda_relay):
-// only T' is prepared, and only of chunks that a walk to the end of a part needs.
+// walks make T' on their way.
 inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const auto tasks = static_cast<double>(s.tasks());
   const double piece = std::ceil(s.chunks() / (parts * cuts)), longest = piece * cuts;
   const double each = s.all_chunks() / s.row_count() / parts;
   const double heavy = heavy_tasks(s, parts), light = tasks - heavy;
   const double followed = (parts - 1) * cuts;
-  const double prepared = (heavy * each + light * std::min(each, kRemembered)) * (parts - 1);
-  const double prepare =
-      3.97 * (s.norm ? 1.05 : 1.0) * std::pow(std::max(1.0, prepared / s.multiprocessors), 0.833);
-  const double chain =
-      std::max(heavy > 0 ? piece : 0.0, light > 0 ? std::min(longest, kRemembered) : 0.0);
-  const double walked = 2 * (prepared + heavy * each / cuts * (followed - 1));
-  const bool second = heavy * (2 * followed - 1) + light * (parts - 1) > s.multiprocessors;
-  const double transfer = 0.702 * limit_us(chain, 0.175 * walked / s.multiprocessors) +
-                          (second ? 0.321 * std::min(chain, kRemembered) : 0.0);
+  const double pieces = heavy * (2 * followed - 1), ends = light * (parts - 1);
+  const double to_end = std::min(longest, kRemembered);
+  const double walked = piece > to_end
+                            ? busiest_walker(piece, pieces, to_end, ends, s.multiprocessors)
+                            : busiest_walker(to_end, ends, piece, pieces, s.multiprocessors);
+  const double walk = 1.82 * (s.norm ? 1.03 : 1.0) * walked + 4.0 * s.waves(pieces + ends);
   const int state = state_rows(s, parts);
-  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.16 : 2.06);
-  const double between = followed > 1 ? 10.4 + step * (followed - 1) : 0.0;
-  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.06 : 1.94) +
+  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.12 : 1.87);
+  const double between = followed > 1 ? 3.9 + step * (followed - 1) : 0.0;
+  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.56 : 2.38) +
                          6.0 * s.waves(tasks * parts);
-  // Gates of all chunks are looked through first, and keys and queries read once more.
-  const double all = s.all_chunks() * static_cast<double>(s.heads);
-  const double found = 0.00241 * all, bytes = 6.72e-8 * all * s.key_bytes;
-  return 29.6 + found + bytes + prepare + transfer + between + outputs;
+  return 15.0 + walk + between + outputs;
 }
 
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.
@@ -722,7 +727,8 @@ inline Walks find_relay_walks(const PlanShape& s) {
       const std::int64_t pieces = std::int64_t{parts} * cuts;
       const std::int64_t followed = pieces - cuts;
       if (static_cast<double>(pieces) > s.chunks() || followed > kMostPieces ||
-          s.tasks() * followed > kMostSegmentStates) {
+          s.tasks() * followed > most_relay_states(s) ||
+          2 * s.tasks() * followed > kMostWalksOfCta * s.multiprocessors) {
         break;
       }
       const double piece = std::ceil(s.chunks() / static_cast<double>(pieces));

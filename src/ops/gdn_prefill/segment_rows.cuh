@@ -9,7 +9,7 @@
 namespace hyla::gdn {
 
 // Segments that another one follows, of all heads of all sequences.
-inline constexpr int kMostSegments = 288;
+inline constexpr int kMostSegments = 384;
 // Parts of all sequences: at least two each.
 inline constexpr int kMostSegmentRows = 2 * kMostSegments;
 
@@ -17,8 +17,7 @@ struct SegmentRows {
   std::int32_t offsets[kMostSegmentRows + 1];
   std::int32_t read[kMostSegmentRows], write[kMostSegmentRows];  // slots; -1: none
   std::int32_t has_initial[kMostSegmentRows];
-  // Of heads' segments, see spans.cuh.
-  std::int32_t start[kMostSegments], grown[kMostSegments];
+  std::int32_t start[kMostSegments];  // of heads' segments, see kernel_starts.cuh
 };
 
 __device__ __forceinline__ float* first_state(const FusedArguments& a, int task) {
