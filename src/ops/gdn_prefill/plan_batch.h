@@ -1,0 +1,211 @@
+// What the cost model (plan.h) looks at of a batch, and what its parts have in common.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+
+#include "ops/gdn_prefill/plan_lengths.h"
+
+namespace hyla::gdn {
+
+// Compared by what they say: plan_shape() keeps the lengths themselves in one place a thread.
+struct ToldLengths {
+  const PlanLengths* all = nullptr;  // null: nobody told
+  std::uint64_t key = 0;
+  bool assumed = false;  // from the longest, see AssumedLengths
+
+  bool ranked() const { return all != nullptr && all->ranked(); }
+  bool in_order() const { return ranked() && !assumed; }
+  friend bool operator==(const ToldLengths& a, const ToldLengths& b) {
+    return (a.all == nullptr) == (b.all == nullptr) && a.key == b.key && a.assumed == b.assumed;
+  }
+};
+
+struct PlanShape {
+  std::int64_t rows = 0, heads = 0, tokens = 0;
+  int multiprocessors = 0;
+  int blocks = 2;  // of 64 value rows
+  // Of a chunk and head in memory: q, k and what is prepared; v and out.
+  double key_bytes = 0, value_bytes = 0;
+  // The first as one CTA loads it, from L2 where other heads share q and k.
+  double key_loads = 0;
+  // Tokens of the longest sequence; 0: not known.
+  std::int64_t longest = 0;
+  bool guessed = false;   // that is, by `over_lengths`
+  ToldLengths lengths{};  // of all sequences; then the longest is known, too
+  std::int64_t key_dim = 128;
+  bool norm = false;           // of q and k
+  bool narrow_states = false;  // of 16 bits
+  bool reads_states = true;    // or starts from zero
+  // K above 128: may two blocks share a CTA? Their bits are not known to be the same.
+  bool pairs = true;
+
+  bool wide() const { return key_dim > 128; }
+  std::int64_t tasks() const { return rows * heads; }
+  double row_count() const { return static_cast<double>(std::max<std::int64_t>(1, rows)); }
+  std::int64_t told() const { return guessed ? 0 : longest; }
+  // Tokens of the longest sequence; what the caller said may be wrong.
+  std::int64_t length() const {
+    if (lengths.all != nullptr)
+      return std::clamp<std::int64_t>(longest, 1, std::max<std::int64_t>(1, tokens));
+    const std::int64_t mean = divided(tokens, std::max<std::int64_t>(1, rows));
+    return std::clamp(longest, mean, std::max(mean, tokens));
+  }
+  double chunks() const { return static_cast<double>(divided(length(), 64)); }
+  double all_chunks() const { return pieces(64); }
+  // Pieces of `size` tokens of all sequences: those that are not alike end anywhere in their last
+  // one.
+  double pieces(std::int64_t size) const {
+    const double most = static_cast<double>(rows * divided(length(), size));
+    if (lengths.all != nullptr) return std::min(most, lengths.all->pieces(size));
+    if (rows * length() <= tokens + std::max(rows, tokens / 16)) return most;
+    const auto least = static_cast<double>(std::max(rows, divided(length(), size)));
+    const double all = static_cast<double>(tokens) / static_cast<double>(size);
+    return std::min(most, std::max(least, all + 0.5 * static_cast<double>(rows)));
+  }
+  bool even(std::int64_t size = 64) const {
+    return pieces(size) == static_cast<double>(rows * divided(length(), size));
+  }
+  // How much of their last chunk sequences have in the mean, and how many not all of it.
+  double last_part() const {
+    if (lengths.all != nullptr) return lengths.all->last_part();
+    return even(1) ? static_cast<double>((length() - 1) % 64 + 1) / 64 : 0.5;
+  }
+  double torn() const {
+    if (lengths.all != nullptr) return lengths.all->torn();
+    return even(1) && length() % 64 == 0 ? 0.0 : 1.0;
+  }
+  // What a call reads and writes, beside records.
+  double call_bytes() const {
+    const double record = key_loads - 256.0 * static_cast<double>(key_dim);
+    const double token = (key_bytes - record + value_bytes) / 64;
+    const double state = static_cast<double>(key_dim * blocks * 64) * (narrow_states ? 4 : 8);
+    return static_cast<double>(heads) *
+           (static_cast<double>(tokens) * token + static_cast<double>(rows) * state);
+  }
+  // 0: L2 has room for all of it, 1: for a part.
+  double beyond_cache() const { return std::clamp((call_bytes() - 25e6) / 25e6, 0.0, 1.0); }
+  double waves(double ctas, int at_once = 1) const {
+    return std::ceil(ctas / (static_cast<double>(multiprocessors) * at_once));
+  }
+  // What the busiest multiprocessor walks over, if CTAs walk over `most` and over `mean` in the
+  // mean.
+  double busiest(double ctas, double most, double mean) const {
+    if (even() || ctas <= multiprocessors) return waves(ctas) * most;
+    return std::max(most, mean * ctas / multiprocessors + 0.5 * most);
+  }
+
+  static constexpr double kMostStarted = 8;  // CTAs a multiprocessor: of more, all have as much
+  bool starts_in_order(double ctas) const {
+    return lengths.in_order() && ctas <= kMostStarted * multiprocessors;
+  }
+  // CTAs that start in the order of their numbers, each where one ends first: all heads of all
+  // sequences, and again for the next value rows. They walk over chunks that take the longer the
+  // more CTAs are at work: `chunk_us` of some.
+  template <class ChunkUs>
+  double walked_in_order_us(double ctas, const ChunkUs& chunk_us) const {
+    std::vector<double> starts, ends;  // in chunks: all are equally fast at a time
+    in_order(static_cast<std::int64_t>(ctas), multiprocessors, [&](std::int64_t i, double start) {
+      const int length = lengths.all->chunks_in_order(static_cast<int>(i % tasks() / heads));
+      starts.push_back(start);
+      ends.push_back(start + length);
+      return static_cast<double>(length);
+    });
+    std::sort(ends.begin(), ends.end());  // starts rise already
+    double us = 0, now = 0;
+    for (std::size_t begun = 0, ended = 0; ended < ends.size(); ++ended) {
+      while (begun < starts.size() && starts[begun] <= now) ++begun;
+      if (ends[ended] <= now) continue;
+      us += (ends[ended] - now) * chunk_us(static_cast<double>(begun - ended));
+      now = ends[ended];
+    }
+    return us;
+  }
+  // When the last of such CTAs starts, and when all have ended, if CTA i takes `length(i, start)`.
+  struct Ends {
+    double started = 0, last = 0;
+  };
+  template <class Length>
+  static Ends in_order(std::int64_t count, int places, const Length& length) {
+    std::vector<double> ends;  // of each place, a heap with the first on top
+    ends.reserve(static_cast<std::size_t>(places));
+    Ends result;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (static_cast<int>(ends.size()) == places) {
+        std::pop_heap(ends.begin(), ends.end(), std::greater<>());
+        result.started = ends.back();
+        ends.pop_back();
+      }
+      const double end = result.started + length(i, result.started);
+      ends.push_back(end);
+      std::push_heap(ends.begin(), ends.end(), std::greater<>());
+      result.last = std::max(result.last, end);
+    }
+    return result;
+  }
+  static constexpr std::int64_t kMostDealt = 32;  // a CTA: of more, all have about as much
+  bool deals_out() const { return lengths.ranked() && tasks() <= kMostDealt * multiprocessors; }
+  // What the busiest of the CTAs of the fused kernel takes, which deal out the tasks by length and
+  // from alternating ends (fused_tasks.cuh): the largest sum of the chunks and tasks of one. Those
+  // of the first `taken` sequences are others' work.
+  double dealt_out(double chunk_us, double task_us, int on, int taken = 0) const {
+    const std::int64_t all = tasks() - taken * heads, ctas = std::min<std::int64_t>(all, on);
+    double most = 0;
+    for (std::int64_t cta = 0; cta < ctas; ++cta) {
+      double us = 0;
+      for (std::int64_t round = 0; round * ctas < all; ++round) {
+        const std::int64_t task = round * ctas + (round % 2 == 0 ? cta : ctas - 1 - cta);
+        if (task >= all) continue;
+        us += lengths.all->chunks(taken + static_cast<int>(task / heads)) * chunk_us + task_us;
+      }
+      most = std::max(most, us);
+    }
+    return most;
+  }
+
+  static std::int64_t divided(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
+  friend bool operator==(const PlanShape&, const PlanShape&) = default;
+};
+
+// What a function says of a shape, kept by the thread that asked: a call asks up to three times,
+// the layers of a model ask the same, and looking at all numbers of segments takes the host 10 us
+// and more.
+template <auto Function>
+auto remembered(const PlanShape& s) {
+  using Result = decltype(Function(s));
+  struct Answer {
+    PlanShape shape;
+    Result result;
+  };
+  thread_local std::optional<Answer> last;
+  if (!last.has_value() || last->shape != s) last = Answer{s, Function(s)};
+  return last->result;
+}
+
+// Of sequences whose lengths only the device knows: as likely alike as not, and otherwise drawn
+// from a tenth of the longest up to it, or from all orders of magnitude up to 64 times the
+// shortest; what the longest then has of the mean grows with their number. The mean of the
+// logarithms, so that what is lost counts by its ratio.
+template <class Us>
+double over_lengths(const PlanShape& s, const Us& us) {
+  if (s.rows <= 1 || s.longest > 0) return us(s);
+  const auto times = [&](double mean) {
+    PlanShape x = s;
+    x.guessed = true;
+    x.longest =
+        std::min(s.tokens, static_cast<std::int64_t>(mean * static_cast<double>(s.length())));
+    return us(x);
+  };
+  const double rest = 1.0 / static_cast<double>(s.rows);
+  return std::sqrt(times(1.0) *
+                   std::sqrt(times(1.83 / (1 + 0.87 * rest)) * times(4.2 / (1 + 3.6 * rest))));
+}
+
+// The larger of two limits, and a little more where they are alike.
+inline double limit_us(double a, double b) {
+  return std::sqrt(std::sqrt(a * a * a * a + b * b * b * b));
+}
+
+}  // namespace hyla::gdn
