@@ -266,8 +266,7 @@ class Converter {
         store(h, c, bytes);
       }
     }
-    divide_again(unsure,
-                 [&](int h, int c, Exact(&x)[8]) { return given(h, c).divide_exactly(x); });
+    divide_again(unsure, [&](int h, int c, Exact(&x)[8]) { return given(h, c).divide_exactly(x); });
   }
 
   // Of a lane's two chunks, over their runs.
