@@ -43,7 +43,7 @@ class Crowd {
   Crowd& operator=(const Crowd&) = delete;
 
   // Takes all multiprocessors but `left`; returns when it has them. By itself it lets them go after
-  // three seconds.
+  // thirty seconds: other processes may share the device.
   void hold(int left);
   // One after another, so many microseconds apart.
   void let_go(int step_us);

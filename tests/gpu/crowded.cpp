@@ -33,7 +33,7 @@ TEST_F(GpuCrowded, EveryImplementationEndsWithItsBits) {
         crowd.hold(left);
         gpu.launch(candidate.implementation);
         crowd.let_go(10);
-        cuda::must_end(gpu.context().stream, 10, what.c_str());
+        cuda::must_end(gpu.context().stream, 20, what.c_str());
         crowd.end();
         expect_same_bits(alone, gpu.result(), what);
       }
