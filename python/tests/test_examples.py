@@ -43,7 +43,7 @@ def test_decode(capsys):
 def test_engine_layers(run, capsys, device):
     assert run("engine_layers.py", ["--device", device]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 5 and printed[-1] == "verified"
+    assert len(printed) == 6 and printed[-1] == "verified"
 
 
 def test_transformers_qwen35(run, capsys):
