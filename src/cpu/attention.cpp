@@ -121,7 +121,7 @@ const char* attention_amx_refuses(const attention::RunProblem& p) {
 void run_attention(Target target, const attention::RunProblem& p, const Context& context) {
   const AttentionKernels& kernels = attention_kernels(target);
   const int threads = thread_count(context);
-  const std::int64_t columns = kernels.block_columns;
+  const std::int64_t columns = kernels.block_columns(p);
   const Totals totals =
       for_each_tile(p, columns, threads, [](const AttentionTile&, std::int64_t) {});
   if (totals.tiles == 0) return;

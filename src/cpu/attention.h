@@ -16,8 +16,8 @@
 namespace hyla::cpu {
 
 inline constexpr std::int64_t kStreamColumns = 16;  // at most
-// AMX wants more for every key and value that is brought near.
-inline constexpr std::int64_t kBlockColumns = 64, kAmxBlockColumns = 128;
+// More for every key and value that is brought near, where that pays.
+inline constexpr std::int64_t kBlockColumns = 64, kLargeBlockColumns = 128;
 inline constexpr std::int64_t kAttentionSplit = 1024;  // keys of a part of a row that is cut
 
 struct AttentionTile {
@@ -41,7 +41,7 @@ inline std::int64_t partial_floats(const attention::Queries& q, std::int64_t cou
 }
 
 struct AttentionKernels {
-  std::int64_t block_columns;  // of a block, at most
+  std::int64_t (*block_columns)(const attention::RunProblem& p);  // of a block, at most
   // What a thread needs for any tile of up to so many heads.
   std::int64_t (*scratch_floats)(const attention::RunProblem& p, std::int64_t heads);
   // One tile: its outputs, or its partials where the row is cut. `next`: what the thread does

@@ -1,6 +1,7 @@
-// Attention of few columns by AMX: keys are tiles as they lie in the cache, values are zipped into
-// pairs of keys on the way. Products take a few cycles of what reading a line of memory takes, so
-// that the order in which lines are asked for is what counts. Compiled for each target (see
+// Attention of few columns by AMX. Keys and values are tiles as they lie in the cache. A pair of a
+// value is two numbers of the same key, where a product wants one number of two keys; so a weight
+// meets it as {weight, 0} for the even numbers and as {0, weight} for the odd ones, which are other
+// lines of a tile that up to eight columns would leave empty. Compiled for each target (see
 // foreach_target.h).
 #if defined(HYLA_CPU_ATTENTION_AMX_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_AMX_H_
@@ -24,27 +25,41 @@ class LinesAhead {
              std::int64_t first_head, std::int64_t heads)
       : rows_(rows), count_(count), offset_(first_head * head_bytes(view)) {
     const bool dense = head_bytes(view) == row_bytes(view);
-    width_ = row_bytes(view) * (dense ? heads : 1);
+    lines_ = (row_bytes(view) * (dense ? heads : 1) + kLine - 1) / kLine;
     head_stride_ = head_bytes(view);
     heads_ = dense ? 1 : heads;
+    begin_row();
   }
-  HYLA_INLINE void ask(int lines) {
-    for (; lines > 0 && heads_ > 0; --lines) {
-      __builtin_prefetch(rows_[row_] + offset_ + at_, 0, 2);
-      at_ += kLine;
-      if (at_ < width_) continue;
-      at_ = 0;
-      if (++row_ < count_) continue;
-      row_ = 0;
-      offset_ += head_stride_;
-      --heads_;
+  HYLA_INLINE void ask(std::int64_t lines) {
+    while (lines > 0 && heads_ > 0) {
+      const std::int64_t now = std::min(lines, left_);
+      const char* at = at_;
+      for (std::int64_t i = 0; i < now; ++i) __builtin_prefetch(at + i * kLine, 0, 2);
+      at_ = at + now * kLine;
+      left_ -= now;
+      lines -= now;
+      if (left_ == 0) next_row();
     }
   }
 
  private:
+  HYLA_INLINE void begin_row() {
+    at_ = rows_[row_] + offset_;
+    left_ = lines_;
+  }
+  HYLA_INLINE void next_row() {
+    if (++row_ == count_) {
+      row_ = 0;
+      offset_ += head_stride_;
+      --heads_;
+    }
+    begin_row();
+  }
+
   const char* const* rows_;
-  std::int64_t count_, offset_, width_ = 0, head_stride_ = 0, heads_ = 0;
-  std::int64_t row_ = 0, at_ = 0;
+  std::int64_t count_, offset_, lines_ = 0, head_stride_ = 0, heads_ = 0;
+  std::int64_t row_ = 0, left_ = 0;
+  const char* at_ = nullptr;
 };
 
 // Sixteen rows of pairs as lines of tiles: as they lie where they are equally far apart, or copied
@@ -64,11 +79,28 @@ inline amx::Matrix rows_as_tiles(const char* const* rows, std::int64_t offset,
   return {lines, elements};
 }
 
+// Words of four keys' weights of eight columns, {keys 0, 1} and {2, 3} side by side, as pairs.
+struct PairsOfEight {
+  alignas(64) std::uint16_t from[32];
+  constexpr PairsOfEight() : from() {
+    for (unsigned i = 0; i < 32; ++i) {
+      from[i] = static_cast<std::uint16_t>(i / 16 * 16 + i % 2 * 8 + i % 16 / 2);
+    }
+  }
+};
+inline constexpr PairsOfEight kPairsOfEight;
+
+// kColumns: 8 or 16; those that are not there see zeros.
+template <int kColumns>
 class AmxStream {
  public:
-  static constexpr std::int64_t kKeys = 64;     // at a time
-  static constexpr std::int64_t kColumns = 16;  // those that are not there see zeros
-  static_assert(kColumns == kStreamColumns && kColumns == kLanes);
+  static constexpr std::int64_t kKeys = 64;  // at a time
+  static_assert(kStreamColumns == kLanes && (kColumns == kLanes || 2 * kColumns == kLanes));
+
+  // Of tiles: outputs, products with queries, weights of 64 keys, keys or values, queries.
+  static constexpr amx::Shape kWhole{16, 64}, kOfColumns{16, 4 * kColumns};
+  static constexpr amx::Shape kTiles[8] = {kWhole, kOfColumns, kWhole, kWhole,
+                                           kWhole, kWhole,     kWhole, kOfColumns};
 
   static bool takes(const attention::RunProblem& p) {
     const attention::Queries& q = p.queries;
@@ -76,9 +108,9 @@ class AmxStream {
            q.head_dim % (2 * kLanes) == 0 && q.value_dim % (2 * kLanes) == 0;
   }
   static std::int64_t scratch_floats(const attention::Queries& q, std::int64_t heads) {
-    const std::int64_t of_head = q.head_dim / 2 + q.value_dim + 2;
-    return kColumns * heads * of_head + kKeys * kColumns * (heads + 1) + kKeys / 2 * q.value_dim +
-           kLanes * q.head_dim;
+    const std::int64_t of_head = kColumns * (q.head_dim / 2 + q.value_dim) + 2 * kLanes;
+    return heads * (of_head + kKeys * kColumns) + 2 * kWords + 2 * kColumns * kKeys +
+           kColumns * q.value_dim + kKeys * std::max(q.head_dim, q.value_dim) / 2;
   }
 
   AmxStream(const attention::RunProblem& problem, const AttentionTile& tile,
@@ -93,17 +125,21 @@ class AmxStream {
     queries_ = scratch;
     out_ = queries_ + tile.heads * elements_ * kColumns;
     highest_ = out_ + tile.heads * kColumns * stride_;
-    sums_ = highest_ + tile.heads * kColumns;
-    weights_ = sums_ + tile.heads * kColumns;
-    turned_ = weights_ + tile.heads * kKeys * kColumns;
-    values_ = turned_ + kKeys * kColumns;
-    lines_ = values_ + kKeys / 2 * stride_;
+    sums_ = highest_ + tile.heads * kLanes;
+    weights_ = sums_ + tile.heads * kLanes;
+    words_ = weights_ + tile.heads * kKeys * kColumns;
+    turned_ = words_ + kWords;
+    alternate_ = turned_ + kWords;
+    in_order_ = alternate_ + 2 * kColumns * kKeys;
+    lines_ = in_order_ + kColumns * stride_;
     std::memset(scratch, 0, static_cast<std::size_t>(weights_ - scratch) * sizeof(float));
     for (float* x = highest_; x < sums_; ++x) *x = kNoLogit;
     load_queries();
   }
 
-  void run(float* partials) {
+  // False where outputs are not finite: {0, weight} has then made NaN of a neighbour, and another
+  // way must be gone.
+  bool run(float* partials) {
     int now = 0;
     addresses(tile_, tile_.keys.begin, now);
     for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kKeys, now = 1 - now) {
@@ -113,13 +149,20 @@ class AmxStream {
       hide(key);
       add_values(now);
     }
+    if (!finite()) return false;
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
-      leave(p_, tile_, tile_.head + head, highest_ + head * kColumns, sums_ + head * kColumns,
-            out_ + head * kColumns * stride_, stride_, partials);
+      put_in_order(head);
+      float* sums = sums_ + head * kLanes;
+      for (int m = kColumns; m < kLanes; ++m) sums[m - kColumns] += sums[m];
+      leave(p_, tile_, tile_.head + head, highest_ + head * kLanes, sums, in_order_, stride_,
+            partials);
     }
+    return true;
   }
 
  private:
+  static constexpr std::int64_t kWords = kKeys / 2 * kColumns;  // of 32 bits
+
   void load_queries() const {
     const attention::Queries& q = p_.queries;
     const std::int64_t group = q.query_heads / q.kv_heads;
@@ -165,19 +208,19 @@ class AmxStream {
         const amx::Matrix keys = rows_as_tiles(
             keys_at_[now] + key, (tile_.head + head) * head_bytes(p_.cache.k), elements_, lines_);
         const float* queries = queries_ + head * elements_ * kColumns;
-        amx::zero<0>();
+        amx::zero<1>();
         for (std::int64_t j = 0; j < elements_; j += amx::kWidth) {
-          amx::load<4>(keys.tile(0, j), keys.stride);
-          amx::load<6>(queries + j * kColumns, kColumns);
-          amx::add_product<0, 4, 6>();
+          amx::load<6>(keys.tile(0, j), keys.stride);
+          amx::load<7>(queries + j * kColumns, kColumns);
+          amx::add_product<1, 6, 7>();
           ahead.ask(amx::kRows);
         }
-        amx::store<0>(weights_ + (head * kKeys + key) * kColumns, kColumns);
+        amx::store<1>(weights_ + (head * kKeys + key) * kColumns, kColumns);
       }
     }
     if (scales_late()) return;
     const F scale = set(logits_.scale);
-    for (float* x = weights_; x < turned_; x += kLanes) store(mul(load(x), scale), x);
+    for (float* x = weights_; x < words_; x += kLanes) store(mul(load(x), scale), x);
   }
   // With the softmax, unless hidden logits, -inf, would become something else.
   bool scales_late() const { return logits_.scale > 0 && logits_.softcap <= 0; }
@@ -194,71 +237,148 @@ class AmxStream {
     }
   }
 
-  // Logits of a head become weights, in pairs of keys.
+  // Logits of a head become weights, words of pairs of keys. Of eight columns a vector has two
+  // keys, and lanes of both are summed at the end.
   void soften(std::int64_t head, LinesAhead& ahead) const {
-    float* weights = weights_ + head * kKeys * kColumns;
-    float *highest = highest_ + head * kColumns, *sums = sums_ + head * kColumns;
-    F tops[4];  // a chain each; NaN does not enter, but will be a weight
-#pragma GCC unroll 4
-    for (int n = 0; n < 4; ++n) tops[n] = set(-std::numeric_limits<float>::infinity());
-    for (std::int64_t i = 0; i < kKeys; i += 4) {
-#pragma GCC unroll 4
-      for (int n = 0; n < 4; ++n) tops[n] = max(load(weights + (i + n) * kLanes), tops[n]);
-    }
+    const float* weights = weights_ + head * kKeys * kColumns;
+    float *highest = highest_ + head * kLanes, *sums = sums_ + head * kLanes;
     const F before = load(highest);
     const F scale = set(scales_late() ? logits_.scale : 1.0f);
-    const F most = max(mul(max(max(tops[0], tops[1]), max(tops[2], tops[3])), scale), before);
+    const F largest = max_modulo<kColumns>(largest_of(weights, kVectors, kLanes));
+    const F most = max(mul(largest, scale), before);
     if (any_greater(most, before)) rise(head, before, most);
     F total = load(sums);
-    for (std::int64_t i = 0; i < kKeys; i += 2) {
-      const F a = exp2(sub(mul(load(weights + i * kLanes), scale), most));
-      const F b = exp2(sub(mul(load(weights + (i + 1) * kLanes), scale), most));
-      ahead.ask(2);
+    for (std::int64_t i = 0; i < kVectors / 2; ++i) {
+      // The other half of the keys comes with the same pairs, see turn().
+      const std::int64_t first = kColumns == 8 ? i : 2 * i,
+                         second = first + (kColumns == 8 ? 16 : 1);
+      const F a = exp2(sub(mul(load(weights + first * kLanes), scale), most));
+      const F b = exp2(sub(mul(load(weights + second * kLanes), scale), most));
+      ahead.ask(2 * kLanes / kColumns);
       total = add(total, add(a, b));
-      Pairs::store_pair(a, b, weights + i / 2 * kLanes);
+      store_words(a, b, words_ + i * kLanes);
     }
     store(total, sums);
   }
-  // A new maximum: sums and outputs follow.
-  void rise(std::int64_t head, F before, F now) const {
-    const F factor = exp2(sub(before, now));
-    float* sums = sums_ + head * kColumns;
-    store(now, highest_ + head * kColumns);
-    store(mul(load(sums), factor), sums);
-    alignas(64) float factors[kColumns];
-    store(factor, factors);
-    for (std::int64_t m = 0; m < tile_.count; ++m) {
-      if (factors[m] == 1.0f) continue;
-      float* out = out_ + (head * kColumns + m) * stride_;
-      for (std::int64_t d = 0; d < stride_; d += kLanes) {
-        store(mul(load(out + d), set(factors[m])), out + d);
+  static constexpr std::int64_t kVectors = kKeys * kColumns / kLanes;
+
+  static HYLA_INLINE void store_words(F a, F b, float* to) {
+    if constexpr (kColumns == 8) {
+      const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(floats(b), floats(a)));
+      const __m512i order = _mm512_load_si512(kPairsOfEight.from);
+      store_pairs(from_words(_mm512_permutexvar_epi16(order, both)), to);
+    } else {
+      Pairs::store_pair(a, b, to);
+    }
+  }
+
+  // Weights with keys side by side, each beside a zero: {weight, 0} in the first kColumns lines,
+  // {0, weight} in the others.
+  void turn() const {
+    constexpr std::int64_t kPairs = kWords / kLanes;
+    transpose(words_, kLanes, kPairs, kLanes, turned_, kPairs);
+    for (std::int64_t m = 0; m < kColumns; ++m) {
+      for (std::int64_t key = 0; key < kKeys; key += kLanes) {
+        // Of eight columns lines have 32 keys each.
+        const std::int64_t line = kColumns == 8 ? key / 32 * 8 + m : m;
+        const float* from = turned_ + line * kPairs + (kColumns == 8 ? key % 32 : key) / 2;
+        const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        const __m512i even = _mm512_maskz_cvtepu16_epi32(0xffff, words);
+        store_pairs(from_words(even), alternate_ + m * kKeys + key);
+        store_pairs(from_words(_mm512_maskz_slli_epi32(0xffff, even, 16)),
+                    alternate_ + (kColumns + m) * kKeys + key);
       }
     }
   }
 
+  // A new maximum: sums and outputs follow.
+  void rise(std::int64_t head, F before, F now) const {
+    const F factor = exp2(sub(before, now));
+    float* sums = sums_ + head * kLanes;
+    store(now, highest_ + head * kLanes);
+    store(mul(load(sums), factor), sums);
+    alignas(64) float factors[kLanes];
+    store(factor, factors);
+    for (std::int64_t m = 0; m < tile_.count; ++m) {
+      if (factors[m] == 1.0f) continue;
+      const F scale = set(factors[m]);
+      float *even = numbers(head, m, 0), *odd = numbers(head, m, 1);
+      for (std::int64_t d = 0; d < stride_ / 2; d += kLanes) {
+        store(mul(load(even + d), scale), even + d);
+        store(mul(load(odd + d), scale), odd + d);
+      }
+    }
+  }
+
+  // Even or odd numbers of a column's output.
+  float* numbers(std::int64_t head, std::int64_t column, std::int64_t odd) const {
+    return out_ + ((2 * head + odd) * kColumns + column) * (stride_ / 2);
+  }
+
   // Meanwhile the next values are asked for.
   void add_values(int now) const {
-    const TensorView& v = p_.cache.v;
-    LinesAhead ahead(v, values_at_[1 - now], kKeys, tile_.head, tile_.heads);
+    LinesAhead ahead(p_.cache.v, values_at_[1 - now], kKeys, tile_.head, tile_.heads);
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       soften(head, ahead);
-      transpose(weights_ + head * kKeys * kColumns, kColumns, kKeys / 2, kColumns, turned_,
-                kKeys / 2);
-      const std::int64_t offset = (tile_.head + head) * head_bytes(v);
-      for (std::int64_t i = 0; i < kKeys; i += 2) {
-        const char* even = values_at_[now][i] + offset;
-        const char* odd = values_at_[now][i + 1] + offset;
-        float* to = values_ + i / 2 * stride_;
-        for (std::int64_t d = 0; d < stride_; d += 2 * kLanes) {
-          P lower, upper;
-          zip_pairs(load_pairs(even + 2 * d), load_pairs(odd + 2 * d), lower, upper);
-          store_pairs(lower, to + d);
-          store_pairs(upper, to + d + kLanes);
-          ahead.ask(2);
+      turn();
+      multiply_values(now, head, ahead);
+    }
+  }
+  void multiply_values(int now, std::int64_t head, LinesAhead& ahead) const {
+    const std::int64_t elements = stride_ / 2,
+                       offset = (tile_.head + head) * head_bytes(p_.cache.v);
+    amx::Matrix values[4];
+    static_assert(kKeys == 4 * amx::kRows);
+    for (int i = 0; i < 4; ++i) {
+      values[i] = rows_as_tiles(values_at_[now] + i * amx::kRows, offset, elements,
+                                lines_ + i * amx::kRows * elements);
+    }
+    for (std::int64_t line = 0; line < 2 * kColumns; line += amx::kRows) {
+      const float* weights = alternate_ + line * kKeys;
+      amx::load<2>(weights, kKeys);
+      amx::load<3>(weights + amx::kWidth, kKeys);
+      amx::load<4>(weights + 2 * amx::kWidth, kKeys);
+      amx::load<5>(weights + 3 * amx::kWidth, kKeys);
+      float* out = out_ + (2 * head * kColumns + line) * elements;
+      for (std::int64_t j = 0; j < elements; j += amx::kWidth) {
+        amx::load<0>(out + j, elements);
+        add_sixteen<2>(values[0].tile(0, j), values[0].stride, ahead);
+        add_sixteen<3>(values[1].tile(0, j), values[1].stride, ahead);
+        add_sixteen<4>(values[2].tile(0, j), values[2].stride, ahead);
+        add_sixteen<5>(values[3].tile(0, j), values[3].stride, ahead);
+        amx::store<0>(out + j, elements);
+      }
+    }
+  }
+  template <int kWeights>
+  static HYLA_INLINE void add_sixteen(const float* values, std::int64_t stride, LinesAhead& ahead) {
+    amx::load<6>(values, stride);
+    amx::add_product<0, kWeights, 6>();
+    ahead.ask(amx::kRows);
+  }
+
+  bool finite() const {
+    F zeros = zero();
+    for (std::int64_t head = 0; head < tile_.heads; ++head) {
+      for (std::int64_t m = 0; m < tile_.count; ++m) {
+        const float *even = numbers(head, m, 0), *odd = numbers(head, m, 1);
+        for (std::int64_t d = 0; d < stride_ / 2; d += kLanes) {
+          zeros = fma(load(even + d), zero(), zeros);
+          zeros = fma(load(odd + d), zero(), zeros);
         }
       }
-      amx::multiply<true>({turned_, kKeys / 2}, kColumns, {values_, stride_}, kKeys / 2, stride_,
-                          {out_ + head * kColumns * stride_, stride_});
+    }
+    return sum(zeros) == 0.0f;
+  }
+
+  void put_in_order(std::int64_t head) const {
+    for (std::int64_t m = 0; m < tile_.count; ++m) {
+      const float *even = numbers(head, m, 0), *odd = numbers(head, m, 1);
+      float* to = in_order_ + m * stride_;
+      for (std::int64_t d = 0; d < stride_ / 2; ++d) {
+        to[2 * d] = even[d];
+        to[2 * d + 1] = odd[d];
+      }
     }
   }
 
@@ -269,12 +389,13 @@ class AmxStream {
   Logits logits_;
   std::int64_t elements_, stride_;  // pairs of a key; of an output
   float* queries_;                  // [heads, elements, kColumns]: pairs
-  float* out_;                      // [heads, kColumns, stride]
-  float *highest_, *sums_;          // [heads, kColumns]
-  float* weights_;                  // [heads, kKeys, kColumns]: logits, then weights of pairs
-  float* turned_;                   // [kColumns, kKeys / 2]
-  float* values_;                   // [kKeys / 2, stride]: pairs
-  float* lines_;                    // 16 keys whose pages lie apart
+  float* out_;                      // [heads, even and odd numbers, kColumns, stride / 2]
+  float *highest_, *sums_;          // [heads, kLanes]
+  float* weights_;                  // [heads, kKeys, kColumns]: logits
+  float *words_, *turned_;          // weights as pairs of keys, columns or keys side by side
+  float* alternate_;                // [2 kColumns, kKeys], see turn()
+  float* in_order_;                 // [kColumns, stride]: outputs of a head
+  float* lines_;                    // keys or values whose pages lie apart
   const char *keys_at_[2][kKeys], *values_at_[2][kKeys];  // of head 0: now, and the next
 };
 

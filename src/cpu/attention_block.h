@@ -45,16 +45,22 @@ HYLA_INLINE void score_tile(const float* lines, std::int64_t elements, const flo
   }
 }
 
+// Pairs by vectors are as fast with fewer.
+template <class Op>
+constexpr std::int64_t most_columns() {
+  return Op::kTiles || Op::kSummed == 1 ? kLargeBlockColumns : kBlockColumns;
+}
+
 template <class Op>
 class Block {
   // At a time. Sums of AMX are loaded and stored for each product, so these are longer.
   static constexpr std::int64_t kBlockKeys = Op::kTiles ? 128 : 64;
-  static constexpr std::int64_t kColumns = Op::kTiles ? kAmxBlockColumns : kBlockColumns;
+  static constexpr std::int64_t kColumns = most_columns<Op>();
 
  public:
   static std::int64_t scratch_floats(const attention::Queries& q) {
     return elements(q) * (kColumns + kBlockKeys) + kBlockKeys * kColumns +
-           kBlockKeys / Op::kSummed * stride(q) + kColumns * stride(q) + 2 * line_floats(q) +
+           kBlockKeys / Op::kSummed * value_stride(q) + kColumns * stride(q) + 2 * line_floats(q) +
            kTurnedFloats;
   }
 
@@ -65,6 +71,7 @@ class Block {
         logits_(problem.queries),
         elements_(elements(p_.queries)),
         stride_(stride(p_.queries)),
+        value_stride_(value_stride(p_.queries)),
         width_(whole(tile.count, kLanes)),
         once_(tile.count ==
               p_.queries.length(tile.row) * p_.queries.query_heads / p_.queries.kv_heads) {
@@ -72,7 +79,7 @@ class Block {
     keys_ = queries_ + elements_ * width_;
     weights_ = keys_ + kBlockKeys * elements_;
     values_ = weights_ + kBlockKeys * width_;
-    out_ = values_ + kBlockKeys / Op::kSummed * stride_;
+    out_ = values_ + kBlockKeys / Op::kSummed * value_stride_;
     turned_ = out_ + width_ * stride_;
     line_ = turned_ + kTurnedFloats;
     float* end = line_ + 2 * line_floats(p_.queries);
@@ -105,7 +112,7 @@ class Block {
         if (once_) {
           ask(key + kBlockKeys + kBlockKeys * row / rows, kBlockKeys * kTileRows / rows + 1);
         }
-        for_columns<Product<Op, true>::template Tile>(stride_, left, row, values_, stride_,
+        for_columns<Product<Op, true>::template Tile>(stride_, left, row, values_, value_stride_,
                                                       padded / Op::kSummed, out_, stride_);
       }
     }
@@ -118,6 +125,10 @@ class Block {
 
   static std::int64_t elements(const attention::Queries& q) { return q.head_dim / Op::kSummed; }
   static std::int64_t stride(const attention::Queries& q) { return whole(q.value_dim, kLanes); }
+  // Lines that are 1024 bytes apart share a few places of the first cache.
+  static std::int64_t value_stride(const attention::Queries& q) {
+    return stride(q) + (stride(q) % 256 == 0 ? kLanes : 0);
+  }
   static std::int64_t line_floats(const attention::Queries& q) {
     return whole(std::max(q.head_dim, q.value_dim), kLanes);
   }
@@ -180,11 +191,13 @@ class Block {
     const std::int64_t dim = p_.queries.value_dim;
     if constexpr (Op::kSummed == 1) {
       for (std::int64_t i = 0; i < padded; ++i) {
-        load_cache_row(v, scales, value_row(first + i), tile_.head, dim, values_ + i * stride_);
+        load_cache_row(v, scales, value_row(first + i), tile_.head, dim,
+                       values_ + i * value_stride_);
       }
     } else {
       for (std::int64_t i = 0; i < padded; i += 2) {
-        load_value_pairs(value_row(first + i), value_row(first + i + 1), values_ + i / 2 * stride_);
+        load_value_pairs(value_row(first + i), value_row(first + i + 1),
+                         values_ + i / 2 * value_stride_);
       }
     }
   }
@@ -255,8 +268,8 @@ class Block {
   void add_by_tiles([[maybe_unused]] std::int64_t keys) const {
 #if HYLA_TARGET_HAS_PAIRS
     transpose(weights_, width_, keys / 2, width_, turned_, kBlockKeys / 2);
-    amx::multiply<true>({turned_, kBlockKeys / 2}, width_, {values_, stride_}, keys / 2, stride_,
-                        {out_, stride_});
+    amx::multiply<true>({turned_, kBlockKeys / 2}, width_, {values_, value_stride_}, keys / 2,
+                        stride_, {out_, stride_});
 #endif
   }
 
@@ -278,14 +291,7 @@ class Block {
     for (std::int64_t m = 0; m < width_; m += kLanes) {
       float* weights = weights_ + m;
       const F before = load(highest_ + m);
-      F tops[4];  // a chain each; NaN does not enter, but will be a weight
-#pragma GCC unroll 4
-      for (int n = 0; n < 4; ++n) tops[n] = set(-std::numeric_limits<float>::infinity());
-      for (std::int64_t i = 0; i < keys; i += 4) {
-#pragma GCC unroll 4
-        for (int n = 0; n < 4; ++n) tops[n] = max(load(weights + (i + n) * width_), tops[n]);
-      }
-      F top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+      F top = largest_of(weights, keys, width_);
       if constexpr (Op::kTiles) top = mul(top, scale);
       const F most = max(top, before);
       if (any_greater(most, before)) rise(m, most);
@@ -327,7 +333,8 @@ class Block {
   const AttentionTile& tile_;
   Sight sight_;
   Logits logits_;
-  std::int64_t elements_, stride_, width_;  // of a query, of an output, columns in whole vectors
+  std::int64_t elements_, stride_, value_stride_,
+      width_;       // of a query, of an output, columns in whole vectors
   bool once_;       // no other block of columns reads these keys: they come from memory
   float* queries_;  // [elements, width]
   float* keys_;     // [kBlockKeys, elements]

@@ -43,6 +43,14 @@ std::int64_t scratch_of(const attention::Queries& q, std::int64_t heads) {
   return std::max(Block<Op>::scratch_floats(q), Stream<Op, kLanes>::scratch_floats(q, heads));
 }
 
+std::int64_t columns_of_block(const attention::RunProblem& p) {
+#if HYLA_TARGET_HAS_PAIRS
+  if (takes_pairs(p)) return most_columns<Pairs>();
+#endif
+  static_cast<void>(p);
+  return most_columns<Singles>();
+}
+
 std::int64_t attention_scratch(const attention::RunProblem& p, std::int64_t heads) {
 #if HYLA_TARGET_HAS_PAIRS
   if (takes_pairs(p)) return scratch_of<Pairs>(p.queries, heads);
@@ -63,27 +71,41 @@ void join_tiles(const attention::RunProblem& p, const AttentionTile& tile, float
 }
 
 extern const AttentionKernels kAttentionKernels;
-const AttentionKernels kAttentionKernels = {kBlockColumns, attention_scratch, run_tile, join_tiles};
+const AttentionKernels kAttentionKernels = {columns_of_block, attention_scratch, run_tile,
+                                            join_tiles};
 
 #if HYLA_TARGET_HAS_PAIRS
+std::int64_t columns_of_amx_block(const attention::RunProblem&) { return most_columns<AmxPairs>(); }
+
 std::int64_t amx_attention_scratch(const attention::RunProblem& p, std::int64_t heads) {
   const attention::Queries& q = p.queries;
-  return std::max({Block<AmxPairs>::scratch_floats(q), AmxStream::scratch_floats(q, heads),
+  return std::max({Block<AmxPairs>::scratch_floats(q), AmxStream<16>::scratch_floats(q, heads),
                    scratch_of<Pairs>(q, heads)});
+}
+
+bool streams_by_amx(const attention::RunProblem& p, const AttentionTile& tile,
+                    const AttentionTile* next, float* scratch, float* partials) {
+  using Few = AmxStream<8>;
+  using Many = AmxStream<16>;
+  if (!Few::takes(p)) return false;
+  if (tile.count <= 8) {
+    const amx::Scope tiles(Few::kTiles);
+    return Few(p, tile, next, scratch).run(partials);
+  }
+  const amx::Scope tiles(Many::kTiles);
+  return Many(p, tile, next, scratch).run(partials);
 }
 
 void run_amx_tile(const attention::RunProblem& p, const AttentionTile& tile,
                   const AttentionTile* next, float* scratch, float* partials) {
-  if (tile.streamed() && !AmxStream::takes(p)) {
-    return run_tile_of<Pairs>(p, tile, next, scratch, partials);
-  }
+  if (tile.streamed() && streams_by_amx(p, tile, next, scratch, partials)) return;
+  if (tile.streamed()) return run_tile_of<Pairs>(p, tile, next, scratch, partials);
   const amx::Scope tiles;
-  if (tile.streamed()) return AmxStream(p, tile, next, scratch).run(partials);
   Block<AmxPairs>(p, tile, scratch).run(partials);
 }
 
 extern const AttentionKernels kAmxAttentionKernels;
-const AttentionKernels kAmxAttentionKernels = {kAmxBlockColumns, amx_attention_scratch,
+const AttentionKernels kAmxAttentionKernels = {columns_of_amx_block, amx_attention_scratch,
                                                run_amx_tile, join_tiles};
 #endif
 

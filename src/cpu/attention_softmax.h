@@ -24,7 +24,7 @@ HYLA_INLINE std::int64_t whole(std::int64_t count, std::int64_t unit) {
 
 // Which keys each column of a tile sees.
 struct Sight {
-  attention::KeyRange seen[kAmxBlockColumns];
+  attention::KeyRange seen[kLargeBlockColumns];
   attention::KeyRange by_all;
 
   Sight(const attention::RunProblem& p, const AttentionTile& tile) {
@@ -62,6 +62,19 @@ struct Logits {
     }
   }
 };
+
+// The largest logit of each of kLanes columns; `keys` lines, a multiple of 4, `stride` apart. NaN
+// does not enter, but will be a weight.
+HYLA_INLINE F largest_of(const float* logits, std::int64_t keys, std::int64_t stride) {
+  F tops[4];  // a chain each
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; ++n) tops[n] = set(-std::numeric_limits<float>::infinity());
+  for (std::int64_t i = 0; i < keys; i += 4) {
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) tops[n] = max(load(logits + (i + n) * stride), tops[n]);
+  }
+  return max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+}
 
 // Columns of which all keys are known: outputs and LSE. `stride` is a multiple of kLanes.
 inline void finish(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t kv_head,

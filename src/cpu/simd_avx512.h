@@ -41,15 +41,17 @@ HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
 // to nearest, a tie away from zero: instructions for bfloat16, which know better, take 2.2 cycles on
 // some processors. NaN must be clean: other bits of one may overflow.
 HYLA_INLINE void split_words(const bfloat16* from, F& even, F& odd) {
+  // Whole masks, as compilers take the plain forms for reads of what nobody has written.
   const __m512i words = _mm512_loadu_si512(from);
-  even = from_raw(_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)));
+  even = from_raw(_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, words, 16)));
   odd = from_raw(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536))));
 }
 HYLA_INLINE void join_words(F even, F odd, bfloat16* to) {
   const __m512i half = _mm512_set1_epi32(0x8000);
   const __m512i lower = _mm512_add_epi32(_mm512_castps_si512(__m512(raw(even))), half);
   const __m512i upper = _mm512_add_epi32(_mm512_castps_si512(__m512(raw(odd))), half);
-  const __m512i both = _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(lower, 16), upper);
+  const __m512i both =
+      _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_maskz_srli_epi32(0xffff, lower, 16), upper);
   _mm512_storeu_si512(static_cast<void*>(to), both);
 }
 // Of the 32 floats of a and b: the even ones, and the odd ones.

@@ -55,15 +55,16 @@ TEST_P(CpuThreads, ResultsDoNotDependOnTheirNumber) {
 // Fewer heads than threads among them, so that heads are split.
 INSTANTIATE_TEST_SUITE_P(
     Gdn, CpuThreads,
-    ::testing::Values("gdn_decode:b=5,hq=2,hv=4", "gdn_decode:b=1,hq=1,hv=1,k=256,v=256",
-                      "gdn_decode:b=4,hq=1,hv=2,k=256,v=136,layout=kv,state=bf16",
-                      "gdn_mtp:b=1,t=8,hq=1,hv=1", "gdn_mtp:b=2,t=4,hq=1,hv=1,layout=kv,v=136",
-                      "gdn_mtp:b=1,t=6,hq=1,hv=2,mode=all,state=f16",
-                      "gdn_recurrence:lens=20+40,hq=1,hv=1,k=64,v=72",
-                      "gdn_recurrence:lens=40,hq=1,hv=1,k=64,v=72,layout=vk",
-                      "gdn_prefill:lens=70,hq=1,hv=1", "gdn_prefill:lens=40+33+70,hq=1,hv=3",
-                      "gdn_prefill:lens=5+8,hq=1,hv=1", "gdn_mtp:b=2,t=19,hq=1,hv=1",
-                      "gdn_prefill:lens=70,hq=1,hv=1,io=f32,v=48"));
+    ::testing::Values(
+        "gdn_decode:b=5,hq=2,hv=4", "gdn_decode:b=1,hq=1,hv=1,k=256,v=256",
+        "gdn_decode:b=5,hq=1,hv=3,state=bf16", "gdn_decode:b=5,hq=1,hv=3,v=136,state=bf16,io=f32",
+        "gdn_decode:b=5,hq=1,hv=3,v=136,state=bf16",
+        "gdn_decode:b=4,hq=1,hv=2,k=256,v=136,layout=kv,state=bf16", "gdn_mtp:b=1,t=8,hq=1,hv=1",
+        "gdn_mtp:b=2,t=4,hq=1,hv=1,layout=kv,v=136", "gdn_mtp:b=1,t=6,hq=1,hv=2,mode=all,state=f16",
+        "gdn_recurrence:lens=20+40,hq=1,hv=1,k=64,v=72",
+        "gdn_recurrence:lens=40,hq=1,hv=1,k=64,v=72,layout=vk", "gdn_prefill:lens=70,hq=1,hv=1",
+        "gdn_prefill:lens=40+33+70,hq=1,hv=3", "gdn_prefill:lens=5+8,hq=1,hv=1",
+        "gdn_mtp:b=2,t=19,hq=1,hv=1", "gdn_prefill:lens=70,hq=1,hv=1,io=f32,v=48"));
 
 INSTANTIATE_TEST_SUITE_P(Around, CpuThreads,
                          ::testing::Values("conv_prefill:lens=40+0+70,hq=2,hv=4,k=64,v=136",
