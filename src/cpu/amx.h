@@ -51,14 +51,13 @@ template <int kTile>
 inline void zero() {
   asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
 }
-// `stride`: between lines, in bytes; otherwise in 32-bit elements.
-template <int kTile>
-inline void load_bytes(const void* from, std::int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTile) : "memory");
-}
+// `stride`: between lines, in 32-bit elements.
 template <int kTile>
 inline void load(const float* from, std::int64_t stride) {
-  load_bytes<kTile>(from, stride * 4);
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+               :
+               : "r"(from), "r"(stride * 4), "i"(kTile)
+               : "memory");
 }
 template <int kTile>
 inline void store(float* to, std::int64_t stride) {

@@ -14,7 +14,6 @@ namespace hyla::cpu {
 const char* rows_refuses(const gdn::Problem& p);
 void run_rows(Target target, const gdn::MtpProblem& p, const Context& context);
 void run_decode(Target target, const gdn::DecodeProblem& p, const Context& context);
-const char* decode_amx_refuses(const gdn::DecodeProblem& p);
 inline void run_recurrence(Target target, const gdn::RecurrenceProblem& p, const Context& context) {
   run_rows(target, gdn::as_mtp(p), context);
 }

@@ -386,26 +386,11 @@ void run_rows(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float
 extern const RowsKernels kRowsKernels;
 const RowsKernels kRowsKernels = {run_rows};
 
-#if HYLA_TARGET_HAS_PAIRS
-void run_rows_by_amx(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
-  const amx::Scope tiles(TiledRows::kTiles);
-  run_rows(p, plan, units, scratch);
-}
-
-extern const RowsKernels kAmxRowsKernels;
-const RowsKernels kAmxRowsKernels = {run_rows_by_amx};
-#endif
-
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE
 HYLA_TARGET_END
 
 #if HYLA_TARGET_ONCE
 namespace hyla::cpu {
-const RowsKernels& rows_kernels(Target target) {
-#if defined(__x86_64__)
-  if (target == Target::kAmx) return avx512_bf16::kAmxRowsKernels;
-#endif
-  return HYLA_TARGET_SELECT(kRowsKernels);
-}
+const RowsKernels& rows_kernels(Target target) { return HYLA_TARGET_SELECT(kRowsKernels); }
 }  // namespace hyla::cpu
 #endif

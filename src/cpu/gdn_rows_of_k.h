@@ -7,7 +7,6 @@
 #define HYLA_CPU_GDN_ROWS_OF_K_H_
 #endif
 
-#include "cpu/gdn_rows_amx.h"
 #include "cpu/gdn_step.h"
 #include "cpu/gdn_together.h"
 #include "cpu/gdn_two_at_once.h"
@@ -233,11 +232,7 @@ struct RowsOfK {
     if (kLanes != 16 || K != 8 * kLanes || count % 4 != 0) return false;
 #if HYLA_TARGET_HAS_PAIRS
     if constexpr (std::is_same_v<S, bfloat16>) {
-      if (plan.amx && t.k_pairs != nullptr) {
-        TiledRows::run(t, count, from, to, stride, next, v, o);
-        return true;
-      }
-      if (!plan.amx && t.k_pairs != nullptr) {
+      if (plan.pairs && t.k_pairs != nullptr) {
         if (to == nullptr) return false;
         sweep_in_turn<PairedKeys<4>>(t, K, count, from, to, stride, next, v, o);
         return true;
@@ -245,11 +240,20 @@ struct RowsOfK {
     }
 #endif
     if constexpr (TwoAtOnce<8>::takes<S>()) {
-      plan.near ? TwoAtOnce<8>::run<true>(t, count, from, to, stride, next, v, o)
-                : TwoAtOnce<8>::run<false>(t, count, from, to, stride, next, v, o);
+      run_two_at_once(t, count, from, to, stride, next, plan, v, o);
       return true;
     }
     return false;
+  }
+
+  template <class S>
+  static void run_two_at_once(const Token& t, std::int64_t count, const S* from, S* to,
+                              std::int64_t stride, const S* next, const RowsPlan& plan,
+                              const float* v, float* o) {
+    using Two = TwoAtOnce<8>;
+    if (!plan.near) return Two::run<Fetch::kSecond>(t, count, from, to, stride, next, v, o);
+    if (!plan.far) return Two::run<Fetch::kFirst>(t, count, from, to, stride, next, v, o);
+    Two::run<Fetch::kBoth>(t, count, from, to, stride, next, v, o);
   }
 
   // A group is updated after the next one has met k and q: nothing waits for their sums. One that

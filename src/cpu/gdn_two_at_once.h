@@ -61,6 +61,10 @@ struct RowOf<bfloat16> {
 };
 #endif
 
+// Rows ahead come into the second cache, or into the first one; or, out of memory, those of the next
+// head into the second and what is near into the first.
+enum class Fetch { kSecond, kFirst, kBoth };
+
 template <int kVectors>
 struct TwoAtOnce {
   static constexpr std::int64_t kRows = 4;
@@ -71,16 +75,16 @@ struct TwoAtOnce {
   }
 
   // `count`: a multiple of kRows. `to`: null where the new state is not wanted. `next`: where rows
-  // behind the last one are, to be fetched. kNear: into the first cache.
-  template <bool kNear, class S>
+  // behind the last one are, to be fetched.
+  template <Fetch kFetch, class S>
   static void run(const Token& t, std::int64_t count, const S* from, S* to, std::int64_t stride,
                   const S* next, const float* v, float* o) {
-    if (to != nullptr) return rows<kNear, true>(t, count, from, to, stride, next, v, o);
-    rows<kNear, false>(t, count, from, to, stride, next, v, o);
+    if (to != nullptr) return rows<kFetch, true>(t, count, from, to, stride, next, v, o);
+    rows<kFetch, false>(t, count, from, to, stride, next, v, o);
   }
 
  private:
-  template <bool kNear, bool kWritten, class S>
+  template <Fetch kFetch, bool kWritten, class S>
   static void rows(const Token& t, std::int64_t count, const S* from, S* to, std::int64_t stride,
                    const S* next, const float* v, float* o) {
     using Row = RowOf<S>;
@@ -117,9 +121,10 @@ struct TwoAtOnce {
 #pragma GCC unroll 4
       for (int j = 0; j < kRows; ++j) {
         dot(k, q, later, kept[1 - now][j], ak[j], aq[j]);
-        update<kNear, kWritten>(k, alpha, set(delta[j]), row, kept[now][j], to, fetched);
+        update<kFetch, kWritten>(k, alpha, set(delta[j]), row, kept[now][j], to, fetched);
         advance(later, stride);
         advance(fetched, stride);
+        if (kFetch == Fetch::kBoth) prefetch<kVectors * kLanes>(next + (r + j) * stride);
         advance(row, stride);
         if (kWritten) advance(to, stride);
       }
@@ -146,12 +151,12 @@ struct TwoAtOnce {
     std::memcpy(o, out, sizeof out);
   }
 
-  template <bool kNear, bool kWritten, class S>
+  template <Fetch kFetch, bool kWritten, class S>
   static HYLA_INLINE void update(const F (&k)[kVectors], F alpha, F delta, const S* from,
                                  const float* kept, S* to, const S* fetched) {
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; i += 2) {
-      prefetch<2 * kLanes, kNear>(fetched + i * kLanes);
+      prefetch<2 * kLanes, kFetch != Fetch::kSecond>(fetched + i * kLanes);
       if (!kWritten) continue;
       F x, y;
       if constexpr (RowOf<S>::kConverted) {

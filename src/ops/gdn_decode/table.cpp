@@ -19,16 +19,15 @@ namespace {
 
 using Problem = gdn::DecodeProblem;
 
-constexpr auto kTable =
-    cpu::with_cpu_rows<Problem, cpu::run_decode, cpu::rows_refuses, cpu::decode_amx_refuses>({
+constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_decode, cpu::rows_refuses>({
 #ifdef HYLA_HAS_CUDA
-        {"cuda_vk", Device::Kind::kCuda, gdn::decode_vk_refuses, nullptr, gdn::launch_decode},
-        {"cuda_kv", Device::Kind::kCuda, gdn::decode_kv_refuses, nullptr, gdn::launch_decode},
-        gdn::by_mtp<Problem, gdn::mtp_block_refuses, gdn::launch_mtp_block>("cuda_block"),
-        gdn::by_mtp<Problem, gdn::rows_refuses, gdn::launch_rows>("cuda_rows"),
+    {"cuda_vk", Device::Kind::kCuda, gdn::decode_vk_refuses, nullptr, gdn::launch_decode},
+    {"cuda_kv", Device::Kind::kCuda, gdn::decode_kv_refuses, nullptr, gdn::launch_decode},
+    gdn::by_mtp<Problem, gdn::mtp_block_refuses, gdn::launch_mtp_block>("cuda_block"),
+    gdn::by_mtp<Problem, gdn::rows_refuses, gdn::launch_rows>("cuda_rows"),
 #endif
-        {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::decode},
-    });
+    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::decode},
+});
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace
