@@ -4,34 +4,16 @@
 
 #include <string>
 
-#include "testing/compare.h"
+#include "cpu/check_call.h"
 #include "testing/random_problem.h"
 
 namespace hyla::cpu_test {
 namespace {
 
-using testing::Call;
 using testing::CaseOptions;
-using testing::Comparison;
 
-bool is_cpu(const Candidate& candidate) { return candidate.implementation.rfind("cpu_", 0) == 0; }
-
-// Returns how many took it: what is rare may be the reference's alone, and explain says so.
 int check_all(const std::string& problem, const CaseOptions& options) {
-  const Call call = random_call(testing::parse_problem(problem), options);
-  const testing::Judge judge(call);
-  int ran = 0;
-  for (const Candidate& candidate : testing::explain(call)) {
-    if (!is_cpu(candidate) || !candidate.supported) continue;
-    Call copy = call;
-    testing::run(copy, candidate.implementation);
-    const Comparison comparison = judge.compare(copy);
-    EXPECT_TRUE(comparison.ok) << problem << " by " << candidate.implementation << ": "
-                               << comparison.failure << " (" << comparison.tensor << " error "
-                               << comparison.max_error << ", bound " << comparison.bound << ")";
-    ++ran;
-  }
-  return ran;
+  return check_call(problem, random_call(testing::parse_problem(problem), options));
 }
 
 class CpuAgreement : public ::testing::TestWithParam<const char*> {};

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "testing/compare.h"
+#include "cpu/check_call.h"
 #include "testing/random_problem.h"
 
 namespace hyla::cpu_test {
@@ -23,23 +23,11 @@ std::int64_t count_nan(const testing::Call& call) {
   return count;
 }
 
-void agrees(const testing::Call& call, const std::string& what) {
-  const testing::Judge judge(call);
-  for (const Candidate& candidate : testing::explain(call)) {
-    if (!candidate.supported || candidate.implementation == "reference") continue;
-    testing::Call copy = call;
-    testing::run(copy, candidate.implementation);
-    const testing::Comparison comparison = judge.compare(copy);
-    EXPECT_TRUE(comparison.ok) << what << " by " << candidate.implementation << ": "
-                               << comparison.failure;
-  }
-}
-
 void check(const testing::Call& call, const std::string& what) {
   testing::Call reference = call;
   testing::run(reference, "reference");
   ASSERT_GT(count_nan(reference), 0) << what;
-  agrees(call, what);
+  check_call(what, call);
 }
 
 TEST_P(AttentionNan, OfAQueryOrAKeyStaysInItsOutputs) {
@@ -75,7 +63,7 @@ TEST(AttentionNanOfValues, StaysInItsNumberOfTheOutputs) {
       if (std::isnan(bad)) {
         check(broken, text);
       } else {
-        agrees(broken, text);
+        check_call(text, broken);
       }
     }
   }

@@ -15,9 +15,6 @@ namespace hyla::cpu_test {
 namespace {
 
 TEST(Fork, TheChildCallsAgain) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer has its own ideas about fork";
-#endif
   const testing::Call call =
       random_call(testing::parse_problem("gdn_prefill:lens=130x4,hq=2,hv=4,threads=4"));
   testing::Call first = call;

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "testing/compare.h"
+#include "cpu/check_call.h"
 #include "testing/random_problem.h"
 
 namespace hyla::cpu_test {
@@ -20,15 +20,7 @@ TEST(RejectedTokens, MayBeNaN) {
                                     dims + "," + types + ",seed=" + std::to_string(tokens);
         testing::Call call = random_call(testing::parse_problem(problem));
         ASSERT_GT(testing::spoil_rejected_tokens(call), 0) << problem;
-        const testing::Judge judge(call);
-        for (const Candidate& candidate : testing::explain(call)) {
-          if (!candidate.supported) continue;
-          testing::Call copy = call;
-          testing::run(copy, candidate.implementation);
-          const testing::Comparison comparison = judge.compare(copy);
-          EXPECT_TRUE(comparison.ok)
-              << problem << " by " << candidate.implementation << ": " << comparison.failure;
-        }
+        check_call(problem, call);
       }
     }
   }

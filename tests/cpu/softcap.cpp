@@ -10,7 +10,7 @@
 #include <numeric>
 #include <vector>
 
-#include "testing/compare.h"
+#include "cpu/check_call.h"
 #include "testing/random_problem.h"
 
 namespace hyla::cpu_test {
@@ -82,15 +82,7 @@ TEST(SoftcapOfManyKeys, IsNoWorseThanAPlainSoftmax) {
       spec.seed += seed;
       const testing::Call call = random_call(spec, testing::CaseOptions::hostile());
       ASSERT_GT(std::get<attention::RunParams>(call.params).softcap, 0);
-      const testing::Judge judge(call);
-      for (const Candidate& candidate : testing::explain(call)) {
-        if (!candidate.supported) continue;
-        testing::Call copy = call;
-        testing::run(copy, candidate.implementation);
-        const testing::Comparison comparison = judge.compare(copy);
-        EXPECT_TRUE(comparison.ok)
-            << problem << " by " << candidate.implementation << ": " << comparison.failure;
-      }
+      check_call(problem, call);
     }
   }
 }
