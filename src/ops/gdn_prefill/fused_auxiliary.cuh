@@ -93,11 +93,13 @@ class Auxiliary {
       step_cursor(group() + 1, s.chunks[group()][0]);
     }
     sync();
-    if (me() == 32) ask_keys(info(0), group());
+    if (me() == 32 && group() == 0) ask_keys(info(0), group());
     if (me() == 96) {
 #pragma unroll 1
       for (int i = 1; i < 3; ++i) step_cursor(2, s.chunks[group()][i]);
       if (group() == 0) ask_keys(info(2), 2);
+      // Only now: whoever sees these keys looks for chunk 3 next.
+      if (group() == 1) ask_keys(info(0), group());
     }
     if (me() == 64 && info(0).rows > 0) {
       if (kOutputs || info(0).v_head >= 0) {
@@ -139,7 +141,7 @@ class Auxiliary {
     const float last = __uint_as_float(gates(0)[0][63]);
     const bool whole = info(0).rows == kChunk;
     const KeyStage k = key_stage(static_cast<std::uint32_t>(arch::opaque(n)));
-    arch::wait(s.keys_full[k.stage], k.parity);
+    arch::wait(s.keys_full[k.full()], k.full_parity());
     return kMayBeMild<Io> && is_mild(last) && whole;
   }
 

@@ -8,6 +8,10 @@
 namespace hyla::gdn {
 
 inline constexpr int kKeyStages = 3;
+// Two for the full ones of each stage, in turns. An auxiliary warpgroup has every second chunk: with
+// one it would wait for a phase while that of the other warpgroup's chunk before it may not have
+// ended yet, and a wait takes the phase before that one for its own.
+inline constexpr int kKeyBarriers = 2 * kKeyStages;
 inline constexpr int kValueStages = 2;
 inline constexpr int kOutStages = 2;
 inline constexpr int kPreparedStages = 2;
@@ -29,7 +33,7 @@ struct FusedShared {
   ChunkCursor cursors[2];
   StateTask tasks[2][2];  // of each state warpgroup, the current one and the next
   RankedRows ranked;
-  arch::Mbarrier keys_full[kKeyStages], keys_empty[kKeyStages];
+  arch::Mbarrier keys_full[kKeyBarriers], keys_empty[kKeyStages];
   arch::Mbarrier values_full[kValueStages], values_empty[kValueStages];
   arch::Mbarrier inverse_full[kPreparedStages], inverse_empty[kPreparedStages];
   arch::Mbarrier scores_full[kPreparedStages], scores_empty[kPreparedStages];
@@ -43,8 +47,8 @@ static_assert(sizeof(FusedShared<std::uint16_t>) <= 232448);
 template <class Shared>
 __device__ __forceinline__ void init_fused_barriers(Shared& s) {
   constexpr int kStateWarps = 8, kAuxiliaryWarps = 4;
+  for (int i = 0; i < kKeyBarriers; ++i) arch::init(s.keys_full[i], 1);
   for (int i = 0; i < kKeyStages; ++i) {
-    arch::init(s.keys_full[i], 1);
     arch::init(s.keys_empty[i], kStateWarps + kAuxiliaryWarps);
   }
   for (int i = 0; i < kValueStages; ++i) {
@@ -65,13 +69,18 @@ __device__ __forceinline__ void init_fused_barriers(Shared& s) {
   arch::fence_mbarrier_init();
 }
 
-// Stage and parity of the n-th use of a ring of three.
+// Where the keys of chunk n lie.
 struct KeyStage {
-  std::uint32_t stage, parity;
+  std::uint32_t stage, use;  // of the stage
+
+  __device__ __forceinline__ std::uint32_t empty_parity() const { return use & 1; }
+  __device__ __forceinline__ std::uint32_t full() const { return stage + kKeyStages * (use & 1); }
+  __device__ __forceinline__ std::uint32_t full_parity() const { return use >> 1 & 1; }
 };
 __device__ __forceinline__ KeyStage key_stage(std::uint32_t n) {
+  static_assert(kKeyStages == 3);
   const std::uint32_t use = __umulhi(n, 0xaaaaaaabu) >> 1;  // n / 3
-  return {n - 3 * use, use & 1};
+  return {n - 3 * use, use};
 }
 
 }  // namespace hyla::gdn

@@ -49,13 +49,13 @@ struct FusedPipe {
       const ChunkInfo& next = info(n + 2);
       if (next.rows == 0) return;
       const KeyStage k = stage3(n + 2);
-      arch::wait(s.keys_empty[k.stage], k.parity ^ 1);
+      arch::wait(s.keys_empty[k.stage], k.empty_parity() ^ 1);
+      arch::Mbarrier& full = s.keys_full[k.full()];
       if (warp == 1) {
-        ask(s.keys[k.stage][2 * half], a.maps.k, next.k_head, next.token, s.keys_full[k.stage],
+        ask(s.keys[k.stage][2 * half], a.maps.k, next.k_head, next.token, full,
             (Shared::kOutputs ? 4 : 2) * kTileBytes);
       } else {
-        ask(s.keys[k.stage][2 * half + 1], a.maps.q, next.q_head, next.token, s.keys_full[k.stage],
-            0);
+        ask(s.keys[k.stage][2 * half + 1], a.maps.q, next.q_head, next.token, full, 0);
       }
     }
   }
@@ -85,7 +85,7 @@ struct FusedPipe {
   __device__ __forceinline__ auto& factors(int n) const { return s.factors[n % kFactorStages]; }
 
   __device__ __forceinline__ void wait_keys(int n) const {
-    arch::wait(s.keys_full[stage3(n).stage], stage3(n).parity);
+    arch::wait(s.keys_full[stage3(n).full()], stage3(n).full_parity());
   }
   __device__ __forceinline__ void wait_values(int n) const {
     arch::wait(s.values_full[n & 1], turn(n));
@@ -167,8 +167,12 @@ class FusedState {
     if (has_last || last < 3 || rows > kKeptRows || s.ranked.length[rows - 1] <= 0) return;
     constexpr int kHalfChunk = 2150, kHalfTask = 4500;  // clocks, of the shortest sequence
     const int chunks = (s.ranked.length[rows - 1] + kChunk - 1) / kChunk;
-    const long long begin = clock64();
-    while (clock64() - begin < chunks * kHalfChunk + kHalfTask) __nanosleep(200);
+    // Unsigned: after a switch between processes it may count less than before.
+    const auto clock = [] { return static_cast<unsigned long long>(clock64()); };
+    const unsigned long long begin = clock();
+    while (clock() - begin < static_cast<unsigned>(chunks * kHalfChunk + kHalfTask)) {
+      __nanosleep(200);
+    }
   }
 
   // The next task, and its initial state to L2: the change of tasks waits for no memory then.

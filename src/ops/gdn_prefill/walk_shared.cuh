@@ -23,7 +23,7 @@ struct WalkShared {
   WalkCursor cursors[2];
   WalkList walks;
   bool again;
-  arch::Mbarrier keys_full[kKeyStages], keys_empty[kKeyStages];
+  arch::Mbarrier keys_full[kKeyBarriers], keys_empty[kKeyStages];
   arch::Mbarrier values_full[kValueStages], values_empty[kValueStages];
   arch::Mbarrier inverse_full[kPreparedStages], inverse_empty[kPreparedStages];
   arch::Mbarrier factors_full[kFactorStages];
