@@ -49,7 +49,7 @@ Counted count_lost(const Call& want, const Call& got) {
       if (is_poison(wanted[i].view, offset)) return;
       if (!std::isnan(load_element(wanted[i].view, offset))) return;
       ++counted.expected;
-      if (std::isfinite(load_element(gotten[i].view, offset))) ++counted.lost;
+      if (!std::isnan(load_element(gotten[i].view, offset))) ++counted.lost;
     });
   }
   return counted;

@@ -90,7 +90,10 @@ struct Finish {
 };
 __device__ __forceinline__ Finish finish(const Output& out, int head, const Softmax& softmax) {
   Finish result;
-  if (softmax.top == -INFINITY) return result;
+  if (softmax.top == -INFINITY) {
+    result.lse += softmax.sum;  // NaN where all logits are, which a maximum does not see
+    return result;
+  }
   float top = softmax.top, sum = softmax.sum;
   result.factor = 1;
   if (out.sinks != nullptr) {

@@ -31,7 +31,7 @@ __device__ __forceinline__ FinishedRow finish_sums(const Arguments& a, int head,
                                                    float top, float sum) {
   constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
   const float infinity = __builtin_huge_valf();
-  if (top == -infinity) return {0.0f, -infinity};
+  if (top == -infinity) return {0.0f, sum - infinity};  // NaN where all logits are
   float share = 1.0f;
   if (a.sinks != nullptr && exists) {
     const float sink = kLog2E * device::load_number(a.sinks, a.sinks_dtype, head * a.sinks_stride);
