@@ -25,6 +25,7 @@ struct Handover {
   int rounds = 0;           // that all CTAs prepare before some leave
   int lasting = 0;          // CTAs that prepare to the end
   device::Divider by_rows;  // number of a chunk of all sequences to that of its own
+  int pace = 0;             // clocks at least between chunks that a CTA begins
 };
 
 struct FusedArguments {

@@ -7,9 +7,12 @@
 //     serial                                                    | chunk 0 | 1 | 2 | ...
 //
 // A CTA of the next grid starts when all CTAs of this one have lowered their flags, those that they
-// will raise, and said so: none of them waits for a CTA that is not there, and no flag is left from
-// a call before. The order of
-// chunks is that of the walks: first chunks of all sequences, then the second ones.
+// will raise, and said so: no flag is left from a call before, and whoever is waited for has its
+// multiprocessor, waits for nobody, and ends. So it does not matter how few multiprocessors there
+// are, who else holds them, or whether another such call runs beside: of that one, too, nobody
+// waits before all it waits for are there. The order of chunks is that of the walks: first chunks
+// of all sequences, then the second ones. They are made at the pace of the walks (Handover::pace):
+// what is far ahead is not in L2 any more when its turn comes, and all at once is in the walks' way.
 #pragma once
 
 #include "arch/flags.cuh"
@@ -108,31 +111,10 @@ struct HandoverCursor {
   }
 };
 
-// By a warp of its own, for the thread that loads: looks at the flags of a walk's records, `heads`
-// apart, and counts in shared memory how many of them from the first on are there. A look is a trip
-// to memory and a fence, longer than a chunk takes, so it must not be on the way of that thread.
-__device__ __forceinline__ void watch_records(const std::uint32_t* flag, int heads, int count,
-                                              volatile int& there) {
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  for (int seen = 0; seen < count;) {
-    const int own = seen + lane;
-    const bool raised =
-        own < count && arch::flag_raised(flag + static_cast<std::int64_t>(own) * heads);
-    const unsigned missing = ~__ballot_sync(0xffffffffu, raised);
-    const int more = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;
-    if (more == 0) continue;
-    seen += more;
-    arch::fence_behind_flags();
-    __syncwarp();  // behind the fences of all lanes, which have seen a flag each
-    if (lane == 0) there = seen;
-  }
-}
-
-// By the thread that loads: record number n of the walk is there. `seen`: what it knows of.
-__device__ __forceinline__ void wait_for_record(int n, int& seen, const volatile int& there) {
-  if (n < seen) return;
-  while ((seen = there) <= n) continue;
-  arch::fence_behind_count();
+// By the thread that loads, which is three chunks ahead: the record is there, for the copy engine.
+__device__ __forceinline__ void wait_for_record(const std::uint32_t* flag) {
+  while (!arch::flag_raised(flag)) continue;
+  arch::fence_behind_flag();
 }
 
 }  // namespace hyla::gdn

@@ -103,6 +103,7 @@ class Prepare {
         thread(static_cast<int>(threadIdx.x) & 127) {}
 
   __device__ __forceinline__ void run(std::int64_t first, std::int64_t stride) {
+    if constexpr (Hands) begun = clock64();
     if (thread == 0) {
       arch::init(s.keys_full, 1);
       arch::init(s.queries_full, 1);
@@ -118,6 +119,7 @@ class Prepare {
       if (s.info[0].rows > 0) {
         ask_keys(0, 0);
         ask_queries(0, 0);
+        if constexpr (Hands) keep_pace(0);
       }
     }
     sync();
@@ -147,6 +149,14 @@ class Prepare {
   // Chunk n is in memory.
   __device__ __forceinline__ void hand_over(int n) {
     arch::raise_flag(a.handover.ready + s.item[n & 3]);
+  }
+
+  // Before chunk n is made: see Handover::pace. A CTA that was preempted may go on at a
+  // multiprocessor whose clock is behind: no sign, so that it does not wait for that one.
+  __device__ __forceinline__ void keep_pace(int n) const {
+    const auto due = static_cast<unsigned long long>(kPrepareGroups * n + barrier - 1) *
+                     static_cast<unsigned long long>(a.handover.pace);
+    while (static_cast<unsigned long long>(clock64() - begun) < due) __nanosleep(64);
   }
 
   __device__ __forceinline__ void find(int place, std::int64_t stride) {
@@ -235,6 +245,7 @@ class Prepare {
       if (thread == 0 && n > 0) {
         arch::wait_for_stores<0>();
         hand_over(n - 1);
+        keep_pace(n);
       }
       __syncwarp();
     }
@@ -337,6 +348,7 @@ class Prepare {
   const FusedArguments& a;
   Record<Io>* const records;  // [chunk slots, heads]
   const int barrier, thread;
+  long long begun = 0;  // only with Hands
 };
 
 // grid: any number of CTAs. Longs: of the sequences that turn out to be long only (long_rows.cuh).

@@ -94,10 +94,7 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     serial(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& s = *reinterpret_cast<SerialShared<Io, Blocks>*>(memory);
-  if (threadIdx.x == 0) {
-    init_barriers(s.ring);
-    s.ring.there = 0;
-  }
+  if (threadIdx.x == 0) init_barriers(s.ring);
   if (threadIdx.x == 32) {
     arch::prefetch_map(a.maps.k);
     arch::prefetch_map(a.maps.v);
@@ -142,11 +139,6 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     walk_part<Io, Blocks>(s, a, task, part, group - 1);
   } else {
     if constexpr (Blocks > 1) arch::give_registers<24>();
-    if (threadIdx.x >= 32 && threadIdx.x < 64 && a.handover.ready != nullptr) {
-      const int heads = static_cast<int>(a.p.heads);
-      const std::int64_t first = static_cast<std::int64_t>(task.slot) * heads + task.head;
-      watch_records(a.handover.ready + first, heads, to, s.ring.there);
-    }
     if (threadIdx.x != 0) return;
     const int ahead = a.transfers ? 0 : from;  // chunks for the state only
     bool records = waited || a.transfers;

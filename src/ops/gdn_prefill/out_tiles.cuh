@@ -5,6 +5,7 @@
 #include "arch/matrix.cuh"
 #include "arch/named_barrier.cuh"
 #include "arch/registers.cuh"
+#include "arch/tma_once.cuh"
 #include "arch/tma_states.cuh"
 #include "ops/gdn_prefill/chunk.cuh"
 #include "ops/gdn_prefill/spoilt_rows.cuh"
@@ -74,10 +75,17 @@ class OutTiles {
                                       reinterpret_cast<const std::uint32_t(&)[4]>(out[4 * j]));
     }
   }
+  // Once: L2 has better use for its memory.
+  template <bool Once = false>
   __device__ __forceinline__ void send(int n, int c, const OutTarget& target) const {
     meet();
     if (thread() != 0) return;
-    arch::store_tile(target.map, {half * 64, target.head, target.token + c * kChunk}, tiles[n & 1]);
+    const arch::Coordinates3 at{half * 64, target.head, target.token + c * kChunk};
+    if constexpr (Once) {
+      arch::store_tile_once(target.map, at, tiles[n & 1]);
+    } else {
+      arch::store_tile(target.map, at, tiles[n & 1]);
+    }
     arch::commit_stores();
   }
 

@@ -203,11 +203,11 @@ struct Beside {
 inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
   const double ctas = static_cast<double>(s.tasks()) * s.blocks * parts / blocks_a_cta;
   const double left = s.multiprocessors - ctas;
-  if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 48) return {};
+  if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 32) return {};
   const double alone = split_walk_us(s, parts, blocks_a_cta);
-  const double walk = alone * (blocks_a_cta == 2 ? 1.26 : 1.16);
+  const double walk = 1.08 * alone;
   const double all = prepare_us(s, s.multiprocessors);
-  const double rest = 1.19 * all * s.multiprocessors / left;
+  const double rest = all * s.multiprocessors / left;
   // Rounds of all multiprocessors first: many were slower than one after the other (16/48 heads,
   // 1x32768), and a few no faster than none (16/32 heads, 16384x2).
   if (walk < 0.85 * rest) return {};

@@ -76,7 +76,7 @@ class SerialChain : public ChainBase<Io, Pipe> {
       arch::pin(o);
       scale_queries(o, factors, column());
       multiply_tokens<Io>(o, u, pipe.scores_at(stage), true);
-      if (!first) this->send(n - 1, c - 1, target);
+      if (!first) this->template send<true>(n - 1, c - 1, target);
     }
     stage = arch::uniform(pipe.stage(n + 1));
     next();

@@ -2,6 +2,7 @@
 // three chunks deep, behind one barrier.
 #pragma once
 
+#include "arch/tma_once.cuh"
 #include "ops/gdn_prefill/chunk_loads.cuh"
 #include "ops/gdn_prefill/handover.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
@@ -57,7 +58,6 @@ struct StageRing {
   Factors factors[kSerialStages];
   arch::Mbarrier full[kSerialStages], empty[kSerialStages];
   SerialTask task;  // only where registers are scarce
-  int there;        // records of the task, see handover.cuh
 };
 
 template <class Io, int Blocks>
@@ -186,8 +186,8 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
     if constexpr (kValues) {
 #pragma unroll
       for (int block = 0; block < Ring::kBlocks; ++block) {
-        arch::load_tile(stage.value_tile(block), a.maps.v,
-                        {(task.block + block) * 64, info.v_head, token}, full);
+        arch::load_tile_once(stage.value_tile(block), a.maps.v,
+                             {(task.block + block) * 64, info.v_head, token}, full);
       }
     }
     if constexpr (kOut) {
@@ -202,7 +202,6 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
     if (!Hands || a.handover.ready == nullptr) arch::wait_for_previous_grid();
     waited = true;
   }
-  [[maybe_unused]] int seen = 0;  // records that are there
 #pragma unroll 1
   for (int c = from; c < to; ++c, ++n) {
     const SerialStage at = serial_stage(n);
@@ -211,11 +210,11 @@ __device__ __forceinline__ void feed(Ring& ring, const FusedArguments& a, const 
       ask_tiles(c, at);
     }
     auto& stage = ring.stages[at.stage];
-    const Record<Io>& record =
-        records[static_cast<std::int64_t>(task.slot + c) * a.p.heads + task.head];
+    const std::int64_t number = static_cast<std::int64_t>(task.slot + c) * a.p.heads + task.head;
+    const Record<Io>& record = records[number];
     arch::Mbarrier& full = ring.full[at.stage];
     if constexpr (Hands) {
-      if (a.handover.ready != nullptr) wait_for_record(c, seen, ring.there);
+      if (a.handover.ready != nullptr) wait_for_record(a.handover.ready + number);
     }
     arch::load_bulk(stage.inverse_tile(), record.inverse, kOut ? 2 * kTileBytes : kTileBytes, full);
     arch::load_bulk(&ring.factors[at.stage], &record.factors, sizeof(Factors), full);
