@@ -7,6 +7,7 @@
 #include "arch/registers.cuh"
 #include "ops/gdn_prefill/segments.cuh"
 #include "ops/gdn_prefill/serial_feed.cuh"
+#include "ops/gdn_prefill/start_order.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
 
 namespace hyla::gdn {
@@ -28,12 +29,12 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
     pipe.wait_keys(n);
     clear_tail(pipe, chain, n, task.rows(c));
   };
+  const int pair = static_cast<int>(blockIdx.x);
   int n = 0;
   if (part == 0 || !a.transfers) {
     load_initial<true>(a.p, task.row, place, chain.S);
   } else {
     arch::wait_for_previous_grid();
-    const int pair = task.row * static_cast<int>(a.p.heads) + task.head;
     const PoolView before = as_pool(segment_state(a, pair, part - 1));
     load_fragment(before, fragment_offset(before, 0, 0, place.v, place.k), chain.S);
   }
@@ -48,6 +49,10 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
     chain.begin_outputs();
   } else {  // of a sequence without chunks: products of whatever is there, which nobody reads
     chain.template begin<Walk::kOutputs>(0);
+  }
+  if (a.order != nullptr && part == 0) {
+    chain.sync();
+    if (chain.thread() == 0) say_started(a, pair, task.block + block);
   }
   // Nothing but chunks is in the inner loop: code that it would jump over costs a fetch.
   const int every = chunks_to_checkpoint(a.p);
@@ -67,6 +72,7 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
   if (to > from) chain.store_last_out(n - 1, to - 1, task.rows(to - 1), target);
   // Who has the last chunk, or stands for a sequence without any.
   const bool ends = to == chunks && (to > from || part == 0);
+  if (a.order != nullptr && ends && part > 0) wait_for_start(a, pair, task.block + block);
   if constexpr (kMaySpoil<Io>) {
     const SpoiltRows spoilt = spoil_rows(chain.S);
     if (to > from && chain.any(spoilt.any())) [[unlikely]] {
@@ -94,7 +100,10 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     serial(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& s = *reinterpret_cast<SerialShared<Io, Blocks>*>(memory);
-  if (threadIdx.x == 0) init_barriers(s.ring);
+  if (threadIdx.x == 0) {
+    init_barriers(s.ring);
+    s.ring.part = take_part(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y) * Blocks);
+  }
   if (threadIdx.x == 32) {
     arch::prefetch_map(a.maps.k);
     arch::prefetch_map(a.maps.v);
@@ -108,7 +117,7 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     waited = true;
     arch::let_next_grid_start();  // that of the other sequences
   }
-  const int part = static_cast<int>(blockIdx.z);
+  const int part = s.ring.part;
   SerialTask found_task;
   // Of all rows: the grid before only makes records, and only the thread that loads these needs it.
   // With transfers it makes states: records are there, because that grid let this one start when it

@@ -6,6 +6,7 @@
 #include "ops/gdn_prefill/plan_shape.h"
 #include "ops/gdn_prefill/record.cuh"
 #include "ops/gdn_prefill/segment_rows.cuh"
+#include "ops/gdn_prefill/start_order.cuh"
 #include "ops/gdn_prefill/tile_arguments.h"
 
 namespace hyla::gdn {
@@ -33,9 +34,10 @@ Context number_chunks(FusedArguments& a, int* slots, const Context& context) {
   return after;
 }
 
-// Flags of records that are handed over.
-std::size_t flag_bytes(std::int64_t rows, std::int64_t heads, std::int64_t tokens) {
-  const std::int64_t flags = chunk_slots(rows, tokens) * heads;
+// Flags of records that are handed over, and behind them the words of start_order.cuh.
+std::size_t flag_bytes(std::int64_t rows, std::int64_t heads, std::int64_t tokens, std::int64_t V) {
+  const std::int64_t flags =
+      chunk_slots(rows, tokens) * heads + rows * heads * ((V + 63) / 64) * kOrderWords;
   return static_cast<std::size_t>((flags * std::int64_t{sizeof(std::uint32_t)} + 255) / 256 * 256);
 }
 
@@ -51,12 +53,16 @@ Walks walks_of(const PrefillProblem& p, const Context& context) {
 }
 
 // The flags lie behind everything else of a split plan.
+std::uint32_t* flags_of(const PrefillProblem& p, const Workspace& workspace) {
+  const std::size_t before =
+      record_bytes(p.sequences.rows, p.heads, p.sequences.tokens) + slot_bytes(p);
+  return reinterpret_cast<std::uint32_t*>(static_cast<char*>(workspace.data) + before);
+}
+
 void hand_over(FusedArguments& a, const Walks& walks, int rounds, int lasting,
                const Workspace& workspace) {
   const PrefillProblem& p = a.p;
-  const std::size_t before =
-      record_bytes(p.sequences.rows, p.heads, p.sequences.tokens) + slot_bytes(p);
-  a.handover.ready = reinterpret_cast<std::uint32_t*>(static_cast<char*>(workspace.data) + before);
+  a.handover.ready = flags_of(p, workspace);
   a.handover.rounds = rounds;
   a.handover.lasting = lasting;
   a.handover.by_rows = device::Divider(static_cast<std::uint32_t>(p.sequences.rows));
@@ -74,6 +80,14 @@ void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspac
   a.parts = walks.parts;
   a.cuts = walks.cuts;
   a.records = workspace.data;
+  if (a.parts > 1 && states_in_place(p)) {
+    if (is_wide(p.K)) {
+      a.parts = 1;  // see find_split_walks
+    } else {
+      a.order =
+          flags_of(p, workspace) + chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
+    }
+  }
   Context context = calls;
   if (!p.sequences.cu_seqlens.present()) {
     char* after = static_cast<char*>(workspace.data) +
@@ -86,8 +100,7 @@ void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspac
   const int multiprocessors = device::multiprocessors(context);
   shape.prepare_ctas = static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors));
   const PlanShape plan = plan_shape(p, context);
-  const std::int64_t next =
-      std::int64_t{a.tasks} * value_blocks(p) / walks.blocks_a_cta * walks.parts;
+  const std::int64_t next = std::int64_t{a.tasks} * value_blocks(p) / walks.blocks_a_cta * a.parts;
   if (!a.transfers && prepares_beside(plan, static_cast<double>(next))) {
     shape.prepare_ctas =
         static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors - next));
@@ -146,7 +159,7 @@ double prefill_split_us(const PrefillProblem& p, const Context& context) {
 
 std::size_t prefill_split_bytes(const PrefillProblem& p) {
   return record_bytes(p.sequences.rows, p.heads, p.sequences.tokens) + slot_bytes(p) +
-         flag_bytes(p.sequences.rows, p.heads, p.sequences.tokens);
+         flag_bytes(p.sequences.rows, p.heads, p.sequences.tokens, p.V);
 }
 
 void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
@@ -245,14 +258,14 @@ std::size_t prefill_cuda_bytes(const PrefillBounds& bounds) {
   if (!is_square(bounds.key_dim, bounds.value_dim)) {
     return record_bytes(bounds.max_sequences, heads, bounds.max_tokens) +
            row_slot_bytes(bounds.max_sequences) +
-           flag_bytes(bounds.max_sequences, heads, bounds.max_tokens);
+           flag_bytes(bounds.max_sequences, heads, bounds.max_tokens, bounds.value_dim);
   }
   const std::int64_t rows =
       std::min(bounds.max_sequences, device::multiprocessors(context) / heads);
-  return rows < 1
-             ? 0
-             : record_bytes(rows, heads, bounds.max_tokens) + row_slot_bytes(rows) +
-                   flag_bytes(rows, heads, bounds.max_tokens) + kSegmentBytes + sizeof(SegmentRows);
+  return rows < 1 ? 0
+                  : record_bytes(rows, heads, bounds.max_tokens) + row_slot_bytes(rows) +
+                        flag_bytes(rows, heads, bounds.max_tokens, bounds.value_dim) +
+                        kSegmentBytes + sizeof(SegmentRows);
 }
 
 }  // namespace hyla::gdn

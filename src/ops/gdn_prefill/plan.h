@@ -93,6 +93,7 @@ inline double fused_at_us(const PlanShape& s) {
                                 : std::max(one, shared + tail));
   LongPlan plan;
   const int most = long_rows(plan, s.rows, s.heads, s.tokens, s.told(), s.multiprocessors);
+  if (s.in_place) plan.most_parts = 1;  // as for walks of wide keys
   if (most == 0) return us;
   constexpr double kLook = 16.5;
   if (s.deals_out()) {
@@ -245,7 +246,9 @@ inline Walks find_split_walks(const PlanShape& s) {
     const double us = split_us(s, parts, blocks_a_cta);
     if (us < walks.us) walks = {parts, blocks_a_cta, us};
   };
-  if (2 * ctas <= s.multiprocessors && s.chunks() > 4) consider(2, 1);
+  // Only the kernel for K up to 128 knows how to share states in place (start_order.cuh).
+  const bool shares = !s.in_place || !s.wide();
+  if (shares && 2 * ctas <= s.multiprocessors && s.chunks() > 4) consider(2, 1);
   if (s.blocks % 2 == 0 && (!s.wide() || (s.pairs && s.waves(ctas) > 1))) consider(1, 2);
   walks.beside = prepared_beside(s, walks.parts, walks.blocks_a_cta).pays;
   return walks;

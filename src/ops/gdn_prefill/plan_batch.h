@@ -39,6 +39,7 @@ struct PlanShape {
   bool norm = false;           // of q and k
   bool narrow_states = false;  // of 16 bits
   bool reads_states = true;    // or starts from zero
+  bool in_place = false;       // final states may take the place of initial ones
   // K above 128: may two blocks share a CTA? Their bits are not known to be the same.
   bool pairs = true;
 

@@ -34,6 +34,17 @@ inline const PlanLengths* assumed_lengths(const PlanShape& s, std::uint64_t key)
   return &*last;
 }
 
+// Whether a pool of final states shares memory with that of initial ones.
+inline bool states_in_place(const PrefillProblem& p) {
+  if (!p.initial.present() || !p.final.present()) return false;
+  const auto begin = [](const PoolView& pool) { return static_cast<const char*>(pool.data); };
+  const auto end = [&](const PoolView& pool) {
+    return begin(pool) +
+           pool.slots * pool.slot_stride * static_cast<std::int64_t>(size_of(pool.dtype));
+  };
+  return begin(p.initial) < end(p.final) && begin(p.final) < end(p.initial);
+}
+
 inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   PlanShape s{p.sequences.rows, p.heads, p.sequences.tokens, device::multiprocessors(context),
               value_blocks(p)};
@@ -54,6 +65,7 @@ inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
   s.narrow_states = p.initial.present() ? size_of(p.initial.dtype) < 4
                                         : p.final.present() && size_of(p.final.dtype) < 4;
   s.reads_states = p.initial.present();
+  s.in_place = states_in_place(p);
   s.pairs = !context.batch_invariant;
   return s;
 }

@@ -58,6 +58,7 @@ struct StageRing {
   Factors factors[kSerialStages];
   arch::Mbarrier full[kSerialStages], empty[kSerialStages];
   SerialTask task;  // only where registers are scarce
+  int part;         // of the sequence
 };
 
 template <class Io, int Blocks>
