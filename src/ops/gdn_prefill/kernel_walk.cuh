@@ -117,7 +117,12 @@ class WalkState {
 // Ends a pass over the list, by all threads. Whether there is another one.
 template <class Io>
 __device__ __forceinline__ bool walk_again(WalkShared<Io>& s, const FusedArguments& a) {
-  __syncthreads();
+  // No barrier of the CTA: the roles come from places of their own in the code.
+  const auto meet = [&](std::uint32_t parity) {
+    arch::arrive_warp(s.met, static_cast<int>(threadIdx.x) & 31);
+    arch::wait(s.met, parity);
+  };
+  meet(0);
   if (threadIdx.x == 0) {
     s.again = list_again(a, s.walks);
     if (s.again) {
@@ -125,7 +130,7 @@ __device__ __forceinline__ bool walk_again(WalkShared<Io>& s, const FusedArgumen
       init_fused_barriers(s);
     }
   }
-  __syncthreads();
+  meet(1);
   return s.again;
 }
 
@@ -137,7 +142,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   WalkShared<Io>& s = *reinterpret_cast<WalkShared<Io>*>(memory);
   const int thread = own_thread();
   const int group = static_cast<int>(arch::uniform(static_cast<std::uint32_t>(thread >> 7)));
-  if (thread == 0) init_fused_barriers(s);
+  if (thread == 0) {
+    arch::init(s.met, kFusedThreads / 32);
+    init_fused_barriers(s);
+  }
   if (thread == 32) {
     arch::prefetch_map(a.maps.k);
     arch::prefetch_map(a.maps.v);

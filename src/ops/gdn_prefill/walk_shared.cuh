@@ -27,6 +27,7 @@ struct WalkShared {
   arch::Mbarrier values_full[kValueStages], values_empty[kValueStages];
   arch::Mbarrier inverse_full[kPreparedStages], inverse_empty[kPreparedStages];
   arch::Mbarrier factors_full[kFactorStages];
+  arch::Mbarrier met;  // all warps, twice a pass over the list
 };
 static_assert(sizeof(WalkShared<std::uint16_t>) <= 232448);
 
