@@ -53,6 +53,26 @@ TEST(PrefillPlan, ALongerSequenceIsNotExpectedToBeFaster) {
   }
 }
 
+// Two parts with states in place only by the kernel that keeps their order, the one for K up to 128.
+TEST(PrefillPlan, WideKeysHaveOnePartWithStatesInPlace) {
+  for (const std::int64_t key_dim : {128, 256}) {
+    PlanShape s = shape(1, 8, 1500);
+    s.key_dim = key_dim;
+    ASSERT_EQ(split_walks(s).parts, 2) << key_dim;
+    s.in_place = true;
+    EXPECT_EQ(split_walks(s).parts, key_dim > 128 ? 1 : 2);
+  }
+}
+
+// One sequence much longer than the others: what two parts of it would save is not expected then.
+TEST(PrefillPlan, ALongSequenceHasOnePartWithStatesInPlace) {
+  PlanShape s = shape(8, 4, 2000);
+  s.longest = 14000;
+  const double elsewhere = fused_us(s);
+  s.in_place = true;
+  EXPECT_GT(fused_us(s), elsewhere);
+}
+
 TEST(PrefillPlan, EveryExpectationIsANumber) {
   const testing::Random draw(6, "any plans");
   for (std::int64_t i = 0; i < 2000; ++i) {

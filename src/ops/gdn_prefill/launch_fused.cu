@@ -29,7 +29,8 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   const bool bf16 = p.q.dtype == DType::kBFloat16;
   int rows = long_rows(a.long_plan, p.sequences.rows, p.heads, p.sequences.tokens, p.max_length,
                        multiprocessors);
-  if (states_in_place(p)) a.long_plan.most_parts = 1;  // nobody keeps the order of starts
+  // Two parts would need start_order.cuh, which these kernels do not keep.
+  if (states_in_place(p)) a.long_plan.most_parts = 1;
   const PlanLengths* const told = rows > 0 ? told_lengths(p) : nullptr;
   if (told != nullptr && told->ranked() && long_choice(a.long_plan, rows, *told).count == 0) {
     rows = 0;

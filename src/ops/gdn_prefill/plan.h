@@ -93,7 +93,7 @@ inline double fused_at_us(const PlanShape& s) {
                                 : std::max(one, shared + tail));
   LongPlan plan;
   const int most = long_rows(plan, s.rows, s.heads, s.tokens, s.told(), s.multiprocessors);
-  if (s.in_place) plan.most_parts = 1;  // as for walks of wide keys
+  if (s.in_place) plan.most_parts = 1;  // as launch_prefill_fused has it
   if (most == 0) return us;
   constexpr double kLook = 16.5;
   if (s.deals_out()) {

@@ -34,15 +34,9 @@ inline const PlanLengths* assumed_lengths(const PlanShape& s, std::uint64_t key)
   return &*last;
 }
 
-// Whether a pool of final states shares memory with that of initial ones.
+// Whether final states take the place of initial ones: pools that overlap otherwise are refused.
 inline bool states_in_place(const PrefillProblem& p) {
-  if (!p.initial.present() || !p.final.present()) return false;
-  const auto begin = [](const PoolView& pool) { return static_cast<const char*>(pool.data); };
-  const auto end = [&](const PoolView& pool) {
-    return begin(pool) +
-           pool.slots * pool.slot_stride * static_cast<std::int64_t>(size_of(pool.dtype));
-  };
-  return begin(p.initial) < end(p.final) && begin(p.final) < end(p.initial);
+  return p.initial.present() && p.final.present() && p.initial.data == p.final.data;
 }
 
 inline PlanShape plan_shape(const PrefillProblem& p, const Context& context) {
