@@ -10,12 +10,16 @@
 
 namespace hyla::testing {
 
+class DeviceCall;
+
 struct DeviceOptions {
   int device = 0;
   // Slots or pages in front of the call's pools, which grow by as many: slot s of the host's pool
   // is slot far_slots + s here. They hold poison, and indices are the caller's to move
   // (far_pool.h).
   std::int64_t far_slots = 0;
+  // Made of the same call with the same slots: its memory is copied, on the device.
+  const DeviceCall* like = nullptr;
 };
 
 class DeviceCall {

@@ -20,6 +20,7 @@ void upload_all(std::span<const Upload>) { missing(); }
 void download_all(std::span<const Download>) { missing(); }
 void fill(void*, int, std::size_t) { missing(); }
 void fill_async(void*, int, std::size_t) { missing(); }
+void copy_async(void*, const void*, std::size_t) { missing(); }
 void fill_normal(void*, DType, std::size_t, double, double, std::uint64_t) { missing(); }
 void fill_words(void*, std::size_t) { missing(); }
 Stream stream() { missing(); }

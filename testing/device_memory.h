@@ -47,7 +47,8 @@ struct Download {
 void upload_all(std::span<const Upload> copies);
 void download_all(std::span<const Download> copies);
 void fill_async(void* memory, int byte, std::size_t bytes);
-Stream stream();  // one for all calls of the process
+void copy_async(void* to, const void* from, std::size_t bytes);  // on the device
+Stream stream();                                                 // one for all calls of the process
 void synchronize();
 std::size_t free_bytes();
 

@@ -236,6 +236,10 @@ void fill_async(void* memory, int byte, std::size_t bytes) {
   check(cudaMemsetAsync(memory, byte, bytes, the_stream()), "a fill");
 }
 
+void copy_async(void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, the_stream()), "a copy");
+}
+
 Stream stream() { return Stream::cuda(the_stream()); }
 
 void synchronize() { check(cudaStreamSynchronize(the_stream()), "a kernel"); }

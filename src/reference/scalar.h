@@ -36,9 +36,10 @@ inline float round_to_odd(double value) {
   if (static_cast<double>(nearest) == value || !std::isfinite(nearest) || !std::isfinite(value)) {
     return nearest;
   }
-  const float toward = std::nextafterf(nearest, value > nearest ? INFINITY : -INFINITY);
-  const bool nearest_is_odd = (std::bit_cast<std::uint32_t>(nearest) & 1u) != 0;
-  return nearest_is_odd ? nearest : toward;
+  // Towards zero, and odd: the next number below in magnitude where the nearest is beyond the value.
+  auto bits = std::bit_cast<std::uint32_t>(nearest);
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
+  return std::bit_cast<float>(bits | 1u);
 }
 
 inline void store(void* data, DType dtype, std::int64_t offset, double value) {

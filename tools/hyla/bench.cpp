@@ -309,6 +309,8 @@ void write_plot(const std::string& path, const std::vector<Result>& results,
 int bench(const Options& options) {
   check_writable("--json", options.json);
   check_writable("--plot", options.plot);
+  // A cold measurement allocates hundreds of tensors, which took longer than measuring them.
+  testing::cuda::reuse_memory();
   const std::vector<BenchProblem> problems =
       choose_benchmarks(options.problems, options.suite, options.tiny);
   std::vector<ProblemSpec> specs;
