@@ -52,6 +52,9 @@ class Handed {
 constexpr const char* kOne = "gdn_prefill:lens=700,hq=2,hv=32,seed=51";
 constexpr const char* kMany = "gdn_prefill:lens=500+900+64+333,hq=2,hv=8,norm=1,seed=52";
 constexpr const char* kHalves = "gdn_prefill:lens=600x2,hq=2,hv=16,io=f16,seed=53";
+// The same state for two parts of a sequence, the last of which writes it.
+constexpr const char* kWide = "gdn_prefill:lens=700+1300,hq=2,hv=8,k=256,v=128,seed=54";
+constexpr const char* kWideHalves = "gdn_prefill:lens=900,hq=4,hv=8,k=192,v=192,io=f16,seed=55";
 
 TEST_F(GpuPrefillCrowded, MultiprocessorsThatBecomeFreeOneByOne) {
   cuda::Crowd crowd;
@@ -89,6 +92,47 @@ TEST_F(GpuPrefillCrowded, AFewMultiprocessorsAreEnough) {
         if (!ended) return;
         handed.expect_bits(", few multiprocessors");
       }
+    }
+  }
+}
+
+TEST_F(GpuPrefillCrowded, PartsOfWideKeysStartInAnyOrder) {
+  cuda::Crowd crowd;
+  for (const char* problem : {kWide, kWideHalves}) {
+    const Handed handed(problem, {2, 1, -1});
+    for (const int left : {0, 1, 2, 7, 20, 50, 100}) {
+      handed.upload();
+      cuda::synchronize();
+      crowd.hold(left);
+      handed.launch(handed.stream());
+      crowd.let_go(left % 2 == 0 ? 2 : 12);
+      if (!handed.ends(handed.stream())) return;
+      crowd.end();
+      handed.expect_bits(", parts of wide keys");
+    }
+  }
+}
+
+// A few heads: the sequence that is much longer than the others is walked over in two parts.
+TEST_F(GpuPrefillCrowded, PartsOfLongSequencesStartInAnyOrder) {
+  cuda::Crowd crowd;
+  for (const char* problem :
+       {"gdn_prefill:lens=5000+60x40,hq=2,hv=4,seed=56",
+        "gdn_prefill:lens=130x20+4000+100x9+4100,hq=4,hv=8,io=f16,state=bf16,norm=1,seed=57"}) {
+    const Call call = random_call(parse_problem(problem));
+    const DeviceCall gpu(call);
+    gpu.upload(call);
+    gpu.launch("cuda_fused");
+    const Call alone = gpu.result();
+    for (const int left : {0, 1, 2, 7, 20, 50, 100}) {
+      gpu.upload(call);
+      cuda::synchronize();
+      crowd.hold(left);
+      gpu.launch("cuda_fused");
+      crowd.let_go(left % 2 == 0 ? 2 : 12);
+      cuda::must_end(gpu.context().stream, kSeconds, problem);
+      crowd.end();
+      expect_same_bits(alone, gpu.result(), problem);
     }
   }
 }

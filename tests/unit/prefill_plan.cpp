@@ -53,24 +53,18 @@ TEST(PrefillPlan, ALongerSequenceIsNotExpectedToBeFaster) {
   }
 }
 
-// Two parts with states in place only by the kernel that keeps their order, the one for K up to 128.
-TEST(PrefillPlan, WideKeysHaveOnePartWithStatesInPlace) {
+// Parts keep their order (start_order.cuh), which costs a little and takes no plan away.
+TEST(PrefillPlan, StatesInPlaceHaveTheirParts) {
   for (const std::int64_t key_dim : {128, 256}) {
     PlanShape s = shape(1, 8, 1500);
     s.key_dim = key_dim;
-    ASSERT_EQ(split_walks(s).parts, 2) << key_dim;
+    const Walks elsewhere = split_walks(s);
+    ASSERT_EQ(elsewhere.parts, 2) << key_dim;
     s.in_place = true;
-    EXPECT_EQ(split_walks(s).parts, key_dim > 128 ? 1 : 2);
+    EXPECT_EQ(split_walks(s).parts, 2) << key_dim;
+    EXPECT_GT(split_walks(s).us, elsewhere.us) << key_dim;
+    EXPECT_LT(split_walks(s).us, elsewhere.us + 3) << key_dim;
   }
-}
-
-// One sequence much longer than the others: what two parts of it would save is not expected then.
-TEST(PrefillPlan, ALongSequenceHasOnePartWithStatesInPlace) {
-  PlanShape s = shape(8, 4, 2000);
-  s.longest = 14000;
-  const double elsewhere = fused_us(s);
-  s.in_place = true;
-  EXPECT_GT(fused_us(s), elsewhere);
 }
 
 TEST(PrefillPlan, EveryExpectationIsANumber) {

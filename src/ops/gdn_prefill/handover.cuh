@@ -18,6 +18,7 @@
 #include "arch/flags.cuh"
 #include "ops/gdn_prefill/launch_fused.cuh"
 #include "ops/gdn_prefill/long_rows.cuh"
+#include "ops/gdn_prefill/start_order.cuh"
 
 namespace hyla::gdn {
 
@@ -37,7 +38,8 @@ __device__ __forceinline__ HandoverRows& handover_rows() {
   return rows;
 }
 
-// By all threads of all CTAs, behind the grid before, with a barrier in front of it and after it.
+// By all threads of all CTAs, behind the grid before, with a barrier in front of it and after it:
+// all words that the grid behind looks at.
 // A CTA lowers the flags that it will raise (HandoverCursor) and no others: a CTA that starts late,
 // beside another stream's kernels, would lower what is up already, and `serial` wait for ever.
 __device__ __forceinline__ void lower_flags(const RecordRows& all, HandoverRows& s) {
@@ -66,6 +68,7 @@ __device__ __forceinline__ void lower_flags(const RecordRows& all, HandoverRows&
   if (cta < h.lasting) {
     for (int i = shared + thread * h.lasting + cta; i < items; i += threads * h.lasting) lower(i);
   }
+  lower_order(a);
   __threadfence();
 }
 

@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
     arch::prefetch_map(a.maps.q);
   }
   arch::wait_for_previous_grid();
-  if constexpr (Halves == 1 && !Longs) lower_order(a);
+  lower_order(a);
   arch::let_next_grid_start();
   const std::int64_t first = static_cast<std::int64_t>(group) * gridDim.x + blockIdx.x;
   const auto run = [&](const LongRows* longs) {
@@ -402,7 +402,6 @@ __global__ void __launch_bounds__(kPrepareThreads, 1)
   arch::wait_for_previous_grid();
   const RecordRows all{a, nullptr};
   lower_flags(all, rows);
-  lower_order(a);
   __syncthreads();
   arch::let_next_grid_start();
   Prepare<Io, 1, Normalised, true>(s, all, static_cast<Record<Io>*>(a.records), group).run(0, 0);

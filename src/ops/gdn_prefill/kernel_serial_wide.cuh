@@ -5,6 +5,7 @@
 
 #include "arch/grid_dependency.cuh"
 #include "ops/gdn_prefill/segments.cuh"
+#include "ops/gdn_prefill/start_order.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
 #include "ops/gdn_prefill/wide_chain.cuh"
 
@@ -54,6 +55,11 @@ __device__ __forceinline__ void walk_states(WideShared<Io>& s, const FusedArgume
   const FragmentPlace place{task.head, chain.value_row(), chain.column()};
   load_initial(a.p, task.row, place, chain.S);
   chain.begin();
+  const int pair = static_cast<int>(blockIdx.x);
+  if (a.order != nullptr && part == 0) {
+    chain.sync();
+    if (chain.thread() == 0) say_started(a, pair, task.block);
+  }
   int n = 0;
 #pragma unroll 1
   for (; n < from; ++n) chain.template chunk<Walk::kState>(n, 0);  // never the last chunk
@@ -73,8 +79,9 @@ __device__ __forceinline__ void walk_states(WideShared<Io>& s, const FusedArgume
     }
   }
   // Who has the last chunk, or stands for a sequence without any.
-  end_walk<Io>(a, task, place, chain.S, to == task.chunks() && (to > from || part == 0),
-               to > from ? min(task.length, to * kChunk) : 0);
+  const bool ends = to == task.chunks() && (to > from || part == 0);
+  if (a.order != nullptr && ends && part > 0) wait_for_start(a, pair, task.block);
+  end_walk<Io>(a, task, place, chain.S, ends, to > from ? min(task.length, to * kChunk) : 0);
 }
 
 template <class Io>
@@ -94,10 +101,13 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     serial_wide(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& s = *reinterpret_cast<WideShared<Io>*>(memory);
-  if (threadIdx.x == 0) init_barriers(s);
+  if (threadIdx.x == 0) {
+    init_barriers(s);
+    s.part = take_part(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
+  }
   __syncthreads();
   arch::wait_for_previous_grid();
-  const int part = static_cast<int>(blockIdx.z);
+  const int part = s.part;
   SerialTask task;
   if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
                         static_cast<int>(blockIdx.y), task)) {

@@ -3,6 +3,7 @@
 #include "ops/gdn_prefill/launch_prefill.h"
 #include "ops/gdn_prefill/long_rows.cuh"
 #include "ops/gdn_prefill/plan_shape.h"
+#include "ops/gdn_prefill/start_order.cuh"
 #include "ops/gdn_prefill/tile_arguments.h"
 
 namespace hyla::gdn {
@@ -29,8 +30,6 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   const bool bf16 = p.q.dtype == DType::kBFloat16;
   int rows = long_rows(a.long_plan, p.sequences.rows, p.heads, p.sequences.tokens, p.max_length,
                        multiprocessors);
-  // Two parts would need start_order.cuh, which these kernels do not keep.
-  if (states_in_place(p)) a.long_plan.most_parts = 1;
   const PlanLengths* const told = rows > 0 ? told_lengths(p) : nullptr;
   if (told != nullptr && told->ranked() && long_choice(a.long_plan, rows, *told).count == 0) {
     rows = 0;
@@ -38,8 +37,13 @@ void launch_prefill_fused(const PrefillProblem& p, const Workspace& workspace,
   if (p.checkpoint_offsets.present()) rows = 0;  // those kernels take no lists
   Context after = context;
   const std::size_t records = record_bytes(rows, p.heads, p.sequences.tokens);
-  if (rows > 0 && has_room(workspace, records + sizeof(LongRows), context)) {
+  const auto order = static_cast<std::size_t>(order_count(rows * p.heads, p.V));
+  const std::size_t needed = records + sizeof(LongRows) + order * sizeof(std::uint32_t);
+  if (rows > 0 && has_room(workspace, needed, context)) {
     a.longs = reinterpret_cast<LongRows*>(static_cast<char*>(workspace.data) + records);
+    if (a.long_plan.most_parts > 1 && states_in_place(p)) {
+      a.order = reinterpret_cast<std::uint32_t*>(a.longs + 1);
+    }
     a.long_rows = rows;
     a.parts = a.long_plan.most_parts;
     a.records = workspace.data;

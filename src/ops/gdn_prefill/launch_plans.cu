@@ -36,8 +36,7 @@ Context number_chunks(FusedArguments& a, int* slots, const Context& context) {
 
 // Flags of records that are handed over, and behind them the words of start_order.cuh.
 std::size_t flag_bytes(std::int64_t rows, std::int64_t heads, std::int64_t tokens, std::int64_t V) {
-  const std::int64_t flags =
-      chunk_slots(rows, tokens) * heads + rows * heads * ((V + 63) / 64) * kOrderWords;
+  const std::int64_t flags = chunk_slots(rows, tokens) * heads + order_count(rows * heads, V);
   return static_cast<std::size_t>((flags * std::int64_t{sizeof(std::uint32_t)} + 255) / 256 * 256);
 }
 
@@ -81,12 +80,7 @@ void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspac
   a.cuts = walks.cuts;
   a.records = workspace.data;
   if (a.parts > 1 && states_in_place(p)) {
-    if (is_wide(p.K)) {
-      a.parts = 1;  // see find_split_walks
-    } else {
-      a.order =
-          flags_of(p, workspace) + chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
-    }
+    a.order = flags_of(p, workspace) + chunk_slots(p.sequences.rows, p.sequences.tokens) * p.heads;
   }
   Context context = calls;
   if (!p.sequences.cu_seqlens.present()) {

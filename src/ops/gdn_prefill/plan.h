@@ -38,11 +38,11 @@ inline LongChoice long_choice(LongPlan plan, int most, const PlanLengths& length
 
 // Everything in one CTA; a task costs its states, and more of them beside each other memory's time.
 inline double fused_chunk_us(const PlanShape& s, double busy) {
-  return (s.norm ? 2.3 : 2.09) * (1 + 0.0792 * busy);
+  return (s.norm ? 2.37 : 2.11) * (1 + 0.0794 * busy);
 }
 inline double fused_task_us(const PlanShape& s, double busy) {
-  return 4.27 + (s.narrow_states ? 2.0 : 1.31 * busy) + (s.norm ? 0.396 : 0.0) +
-         (1.09 * s.last_part() - (s.reads_states ? 0.0 : 2.6)) * busy;
+  return 3.93 + (s.narrow_states ? 2.0 : 1.26 * busy) + (s.norm ? 0.396 : 0.0) +
+         (1.05 * s.last_part() - (s.reads_states ? 0.0 : 2.6)) * busy;
 }
 
 inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand = true);
@@ -50,28 +50,28 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool 
 // The chosen sequences are prepared and walked over, the others share what is left. If none is
 // left, that is what cuda_split does, and the look.
 inline double long_us(const PlanShape& s, const LongPlan& plan, const LongChoice& longs) {
-  if (longs.count >= s.rows) return 28.8 + split_at_us(s, longs.parts, plan.blocks_a_cta);
+  if (longs.count >= s.rows) return 28.8 + split_at_us(s, longs.parts, plan.blocks_a_cta, false);
   const double chunks = static_cast<double>(longs.prepared * s.heads);
   const double prepare =
-      (s.norm ? 5.33 : 5.0) * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.8);
+      (s.norm ? 5.33 : 4.79) * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.783);
   const int ctas = longs.count * plan.ctas_a_row(longs.parts);
-  const double walk = plan.blocks_a_cta == 2 ? 1.5 : longs.parts == 2 ? 0.724 : 0.892;
-  const double loads = (s.key_loads * 2 / plan.blocks_a_cta + s.value_bytes) * chunks / 5.51e6;
+  const double walk = plan.blocks_a_cta == 2 ? 1.5 : longs.parts == 2 ? 0.756 : 0.892;
+  const double loads = (s.key_loads * 2 / plan.blocks_a_cta + s.value_bytes) * chunks / 5.49e6;
   const double busy = static_cast<double>(ctas) / s.multiprocessors;
   const double walks =
       limit_us(walk * static_cast<double>(s.lengths.all->chunks(0)), loads * std::pow(busy, 1.21));
   const double others = s.dealt_out(fused_chunk_us(s, 1.0), fused_task_us(s, 1.0),
                                     s.multiprocessors - ctas, longs.count);
-  return 21.7 + 0.0617 * s.row_count() + prepare + std::max(walks, others);
+  return 21.3 + 0.0614 * s.row_count() + prepare + std::max(walks, others);
 }
 
 // Tasks dealt out by lengths that the host knows: a CTA that has more than others has the memory for
 // itself at the end, and last chunks come one after another.
 inline double fused_dealt_us(const PlanShape& s, double busy) {
-  const double chunk = (s.norm ? 2.2 : 2.03) - 0.419 * busy;
-  const double task = 6.2 + (s.norm ? 0.248 : 0.0) + (s.narrow_states ? 1.01 : 0.0);
+  const double chunk = (s.norm ? 2.33 : 2.1) - 0.4 * busy;
+  const double task = 6.01 + (s.norm ? 0.245 : 0.0) + (s.narrow_states ? 0.997 : 0.0);
   const double mean = s.all_chunks() * static_cast<double>(s.heads) / s.multiprocessors;
-  return 0.754 * mean + s.dealt_out(chunk, task, s.multiprocessors);
+  return 0.737 * mean + s.dealt_out(chunk, task, s.multiprocessors);
 }
 
 inline double fused_at_us(const PlanShape& s) {
@@ -83,17 +83,16 @@ inline double fused_at_us(const PlanShape& s) {
   const double shared = (each * chunk + task) * tasks / s.multiprocessors;
   const double tail = tasks > s.multiprocessors ? 0.381 * each * chunk : 0;
   // A last chunk that is not whole has other code, which has to be fetched.
-  const double code = 1.7 * busy * std::min(waves, 6.0) * std::clamp(each - 1.0, 0.0, 2.0);
+  const double code = 1.92 * busy * std::min(waves, 6.0) * std::clamp(each - 1.0, 0.0, 2.0);
   const bool dealt = !s.even() && s.deals_out();
-  const double start = dealt ? 4.35 + 0.0208 * rows + 4.18 * busy + 3.73 * s.beyond_cache()
-                             : 5.89 + 0.0583 * rows + 2.39 * busy + 7.1 * s.beyond_cache();
-  const double us = start + (dealt ? 0.612 : 1.0) * code * s.torn() +
+  const double start = dealt ? 4.14 + 0.0211 * rows + 4.22 * busy + 3.25 * s.beyond_cache()
+                             : 5.68 + 0.0576 * rows + 2.6 * busy + 6.9 * s.beyond_cache();
+  const double us = start + (dealt ? 0.569 : 1.0) * code * s.torn() +
                     (dealt      ? fused_dealt_us(s, busy)
                      : s.even() ? waves * one
                                 : std::max(one, shared + tail));
   LongPlan plan;
   const int most = long_rows(plan, s.rows, s.heads, s.tokens, s.told(), s.multiprocessors);
-  if (s.in_place) plan.most_parts = 1;  // as launch_prefill_fused has it
   if (most == 0) return us;
   constexpr double kLook = 16.5;
   if (s.deals_out()) {
@@ -127,9 +126,9 @@ inline double vk_us(const PlanShape& s) { return remembered<us_over_lengths<vk_a
 // T', P and factors of all chunks `on` some multiprocessors, four warpgroups each: the first chunk
 // is a latency, and the more there are the better they fill each other's gaps.
 inline double prepare_us(const PlanShape& s, double on) {
-  const double each = (s.wide() ? 2.84 : 2.57) * (s.norm ? 1.23 : 1.0);
+  const double each = (s.wide() ? 2.83 : 2.71) * (s.norm ? 1.29 : 1.0);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
-  const double bytes_per_us = s.wide() ? 3.69e6 : s.key_dim == 128 ? 3.08e6 : 2.27e6;
+  const double bytes_per_us = s.wide() ? 3.5e6 : s.key_dim == 128 ? 2.78e6 : 2.18e6;
   return limit_us(each * std::pow(std::max(1.0, chunks / on), 0.851),
                   chunks * s.key_bytes / bytes_per_us);
 }
@@ -156,29 +155,29 @@ struct Walks {
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
                         double again = 1.0) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.39 : 1.43) : crowded ? 1.0 : 0.975;
-  const double wide = blocks_a_cta == 2 ? 2.92 : crowded ? 1.68 : 1.6;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.37 : 1.37) : crowded ? 1.0 : 0.961;
+  const double wide = blocks_a_cta == 2 ? 2.91 : crowded ? 1.75 : 1.64;
   // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for
   // more than the memory has.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 4.36e6, kCachedBytesPerUs = 6.35e6;
+  constexpr double kBytesPerUs = 4.51e6, kCachedBytesPerUs = 6.76e6;
   const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;
   const double cached =
       all * (s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes) / kCachedBytesPerUs;
   const double busy = std::min(1.0, ctas / s.multiprocessors);
   return limit_us(chunks * (s.wide() ? wide : narrow),
-                  again * std::max(memory, cached) * std::pow(busy, 0.522));
+                  again * std::max(memory, cached) * std::pow(busy, 0.52));
 }
 
 // The same of sequences that differ, of which the host knows the lengths: CTAs that have ended leave
 // the memory to the others.
 inline double serial_in_order_us(const PlanShape& s, double ctas, int blocks_a_cta) {
   const double chunk = s.wide()            ? (blocks_a_cta == 2 ? 2.85 : 1.54)
-                       : blocks_a_cta == 2 ? 1.4
-                                           : 0.954;
+                       : blocks_a_cta == 2 ? 1.39
+                                           : 0.883;
   const double blocks = static_cast<double>(s.blocks) / blocks_a_cta;
   const double memory = (s.key_bytes + s.value_bytes) / blocks / 7.71e6;
-  const double cached = (s.key_loads + s.value_bytes / blocks) / 7.16e6;
+  const double cached = (s.key_loads + s.value_bytes / blocks) / 7.62e6;
   return s.walked_in_order_us(
       ctas, [&](double busy) { return limit_us(chunk, busy * std::max(memory, cached)); });
 }
@@ -191,8 +190,8 @@ inline double split_walk_us(const PlanShape& s, int parts, int blocks_a_cta) {
     return serial_in_order_us(s, ctas, blocks_a_cta);
   }
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / s.row_count());
-  return serial_us(s, ctas, parts == 2 ? 0.744 * walk : walk, blocks_a_cta,
-                   parts == 2 ? 1.14 : 1.0);
+  return serial_us(s, ctas, parts == 2 ? 0.724 * walk : walk, blocks_a_cta,
+                   parts == 2 ? 0.982 : 1.0);
 }
 
 // Chunks prepared beside the walk over them, by the multiprocessors that it leaves free
@@ -206,16 +205,21 @@ inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
   const double left = s.multiprocessors - ctas;
   if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 32) return {};
   const double alone = split_walk_us(s, parts, blocks_a_cta);
-  const double walk = 1.08 * alone;
   const double all = prepare_us(s, s.multiprocessors);
   const double rest = all * s.multiprocessors / left;
   // Rounds of all multiprocessors first: many were slower than one after the other (16/48 heads,
   // 1x32768), and a few no faster than none (16/32 heads, 16384x2).
-  if (walk < 0.85 * rest) return {};
+  if (1.27 * alone < rest) return {};
   Beside beside;
-  beside.us = 2.0 + std::max(walk, rest);
+  beside.us = 2.0 + limit_us((parts == 2 ? 1.18 : 1.03) * alone, 0.83 * rest);
   beside.pays = beside.us < all + alone;
   return beside;
+}
+
+// What it costs that parts take their states in place in the order in which they start
+// (start_order.cuh).
+inline double order_us(const PlanShape& s, int parts) {
+  return s.in_place && parts > 1 ? 0.991 : 0.0;
 }
 
 // May chunks be handed over?
@@ -223,10 +227,11 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool 
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
-  const double us = 10.8 + 0.0174 * rows + (s.narrow_states ? (s.wide() ? 3.31 : 0.759) : 0.0) +
-                    (s.wide() ? 5.65 + (s.waves(ctas) > 1 ? 0.152 : 0.0934) * tasks
-                              : 0.000166 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-                    (s.wide() ? 4.47 : 2.0) * (s.waves(ctas) - 1);
+  const double us = 10.7 + order_us(s, parts) + 0.0176 * rows +
+                    (s.narrow_states ? (s.wide() ? 3.47 : 0.745) : 0.0) +
+                    (s.wide() ? 5.96 + (s.waves(ctas) > 1 ? 0.144 : 0.103) * tasks
+                              : 0.000159 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+                    (s.wide() ? 4.24 : 2.0) * (s.waves(ctas) - 1);
   const Beside beside = may_hand ? prepared_beside(s, parts, blocks_a_cta) : Beside{};
   if (beside.pays) return us + beside.us;
   const bool first = prepares_beside(s, ctas);
@@ -246,9 +251,7 @@ inline Walks find_split_walks(const PlanShape& s) {
     const double us = split_us(s, parts, blocks_a_cta);
     if (us < walks.us) walks = {parts, blocks_a_cta, us};
   };
-  // Only the kernel for K up to 128 knows how to share states in place (start_order.cuh).
-  const bool shares = !s.in_place || !s.wide();
-  if (shares && 2 * ctas <= s.multiprocessors && s.chunks() > 4) consider(2, 1);
+  if (2 * ctas <= s.multiprocessors && s.chunks() > 4) consider(2, 1);
   if (s.blocks % 2 == 0 && (!s.wide() || (s.pairs && s.waves(ctas) > 1))) consider(1, 2);
   walks.beside = prepared_beside(s, walks.parts, walks.blocks_a_cta).pays;
   return walks;
@@ -286,6 +289,38 @@ inline int state_rows(const PlanShape& s, int parts) {
   return 32 * heavy_tasks(s, parts) <= s.multiprocessors ? 4 : 8;
 }
 
+// Of sequences that differ, of which the host knows the lengths: chunks walked over for N and M
+// until the last CTA has ended, and all of them (kernel_transfer.cuh).
+struct TransferWalks {
+  double last = 0, all = 0;
+};
+inline TransferWalks transfer_walks(const PlanShape& s, int parts) {
+  TransferWalks walks;
+  const auto ctas = 2 * s.tasks() * (2 * parts - 3);
+  walks.last = PlanShape::in_order(ctas, 2 * s.multiprocessors, [&](std::int64_t i, double) {
+                 const std::int64_t pair = i % s.tasks(), item = i / (2 * s.tasks());
+                 const int chunks =
+                     s.lengths.all->chunks_in_order(static_cast<int>(pair / s.heads));
+                 const double segment = std::ceil(static_cast<double>(chunks) / parts);
+                 const bool heavy = segment <= kRemembered || pair % s.heads % 4 == 3;
+                 const double walk = heavy ? segment : item < parts - 1 ? kRemembered : 0.0;
+                 walks.all += walk;
+                 return walk;
+               }).last;
+  return walks;
+}
+
+// Parts of all sequences and heads: of short ones not all are there.
+inline double segment_count(const PlanShape& s, int parts) {
+  if (s.even() || !s.lengths.ranked()) return static_cast<double>(s.tasks()) * parts;
+  double count = 0;
+  for (int rank = 0; rank < s.rows; ++rank) {
+    const int chunks = s.lengths.all->chunks(rank), size = (chunks + parts - 1) / parts;
+    count += size > 0 ? (chunks + size - 1) / size : 1;
+  }
+  return count * static_cast<double>(s.heads);
+}
+
 inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
@@ -297,13 +332,18 @@ inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // Those that do not fit at once begin when segments that forget have ended.
   const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
   const double chain = heavy > 0 ? longest : std::min(longest, kRemembered);
-  const double transfer = 0.771 * limit_us(chain, 0.313 * walked / s.multiprocessors) +
-                          (second ? 0.834 * std::min(longest, kRemembered) : 0.0);
+  double transfer = 0.815 * limit_us(chain, 0.308 * walked / s.multiprocessors) +
+                    (second ? 0.725 * std::min(longest, kRemembered) : 0.0);
+  if (!s.even() && s.starts_in_order(2 * tasks * (2 * parts - 3))) {
+    const TransferWalks told = transfer_walks(s, parts);
+    transfer = 0.784 * limit_us(told.last, 0.313 * told.all / s.multiprocessors);
+  }
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.12 : 1.78) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 1.14 : 1.56) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 14.9 + 0.137 * tasks + 0.193 * tasks * parts + prepare_us(s, s.multiprocessors) +
-         transfer + between + serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
+  return 14.3 + order_us(s, parts) + 0.131 * tasks + 0.177 * segment_count(s, parts) +
+         prepare_us(s, s.multiprocessors) + transfer + between +
+         serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
 
 inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
@@ -328,6 +368,26 @@ inline Walks find_segment_walks(const PlanShape& s) {
 
 inline Walks segment_walks(const PlanShape& s) { return remembered<find_segment_walks>(s); }
 
+// Of sequences of which the host knows more than the longest: what is walked over in each walk of
+// cuda_relay, and with outputs.
+struct RelayWork {
+  std::vector<Alike> walks, outputs;
+};
+inline RelayWork relay_work(const PlanShape& s, int parts, int cuts) {
+  RelayWork work;
+  const std::int64_t followed = std::int64_t{parts - 1} * cuts;
+  for (int rank = 0; rank < s.rows; ++rank) {
+    const auto chunks = static_cast<double>(s.lengths.all->chunks(rank));
+    const double piece = std::ceil(chunks / (parts * cuts)), part = piece * cuts;
+    const std::int64_t heavy = chunks <= kRemembered * parts ? s.heads : s.heads / 4;
+    work.walks.push_back({piece, heavy * (2 * followed - 1)});
+    work.walks.push_back({std::min(part, kRemembered), (s.heads - heavy) * (parts - 1)});
+    work.outputs.push_back({part, s.heads * (parts - 1)});
+    work.outputs.push_back({std::max(0.0, chunks - part * (parts - 1)), s.heads});
+  }
+  return work;
+}
+
 // The same with outputs by the fused kernel, of every part as a sequence of its own (cuda_relay):
 // walks make T' on their way.
 inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
@@ -341,13 +401,20 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const double walked = piece > to_end
                             ? busiest_walker(piece, pieces, to_end, ends, s.multiprocessors)
                             : busiest_walker(to_end, ends, piece, pieces, s.multiprocessors);
-  const double walk = 1.82 * (s.norm ? 1.03 : 1.0) * walked + 4.0 * s.waves(pieces + ends);
+  const double walk_us = 2.02 * (s.norm ? 1.03 : 1.0);
+  double walk = walk_us * walked + 4.0 * s.waves(pieces + ends);
   const int state = state_rows(s, parts);
-  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.12 : 1.87);
-  const double between = followed > 1 ? 3.9 + step * (followed - 1) : 0.0;
-  const double outputs = s.busiest(tasks * parts, longest, each) * (s.norm ? 2.56 : 2.38) +
-                         6.0 * s.waves(tasks * parts);
-  return 15.0 + walk + between + outputs;
+  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 1.14 : 2.24);
+  const double between = followed > 1 ? 3.98 + step * (followed - 1) : 0.0;
+  const double output_us = s.norm ? 2.49 : 2.35;
+  double outputs =
+      s.busiest(tasks * parts, longest, each) * output_us + 6.0 * s.waves(tasks * parts);
+  if (!s.even() && s.lengths.ranked()) {
+    RelayWork work = relay_work(s, parts, cuts);
+    walk = dealt_out_us(work.walks, walk_us, 4.0, s.multiprocessors);
+    outputs = dealt_out_us(work.outputs, output_us, 6.0, s.multiprocessors);
+  }
+  return 16.4 + walk + between + outputs;
 }
 
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.

@@ -14,6 +14,10 @@ namespace hyla::gdn {
 // state.
 inline constexpr int kOrderWords = 2;
 
+inline std::int64_t order_count(std::int64_t pairs, std::int64_t V) {
+  return pairs * ((V + 63) / 64) * kOrderWords;
+}
+
 __device__ __forceinline__ std::uint32_t* order_words(const FusedArguments& a, int pair,
                                                       int block) {
   const int blocks = static_cast<int>(a.p.V + 63) / 64;
@@ -23,7 +27,8 @@ __device__ __forceinline__ std::uint32_t* order_words(const FusedArguments& a, i
 // By all threads of all CTAs of a grid before, which then lets the next one start.
 __device__ __forceinline__ void lower_order(const FusedArguments& a) {
   if (a.order == nullptr) return;
-  const auto words = static_cast<int>(order_words(a, a.tasks, 0) - a.order);
+  const int pairs = a.long_rows > 0 ? a.long_rows * static_cast<int>(a.p.heads) : a.tasks;
+  const auto words = static_cast<int>(order_words(a, pairs, 0) - a.order);
   const int step = static_cast<int>(gridDim.x * blockDim.x);
   for (int i = static_cast<int>(blockIdx.x * blockDim.x) + own_thread(); i < words; i += step) {
     a.order[i] = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace hyla::gdn {
 
@@ -24,6 +25,29 @@ inline double busiest_walker(double longer, double many, double shorter, double 
     most = std::max(most, chunks);
   }
   return most;
+}
+
+// So many walks over so many chunks.
+struct Alike {
+  double chunks = 0;
+  std::int64_t count = 0;
+};
+
+// What the busiest of `ctas` takes of walks that are dealt out like that, each of which costs
+// `task_us` beside its chunks.
+inline double dealt_out_us(std::vector<Alike>& walks, double chunk_us, double task_us, int ctas) {
+  std::sort(walks.begin(), walks.end(),
+            [](const Alike& a, const Alike& b) { return a.chunks > b.chunks; });
+  std::vector<double> busy(static_cast<std::size_t>(ctas), 0.0);
+  std::int64_t round = 0, at = 0;
+  for (const Alike& alike : walks) {
+    for (std::int64_t i = 0; i < alike.count && alike.chunks > 0; ++i) {
+      busy[static_cast<std::size_t>(round % 2 == 0 ? at : ctas - 1 - at)] +=
+          alike.chunks * chunk_us + task_us;
+      if (++at == ctas) at = 0, ++round;
+    }
+  }
+  return *std::max_element(busy.begin(), busy.end());
 }
 
 }  // namespace hyla::gdn

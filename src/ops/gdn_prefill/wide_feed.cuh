@@ -24,6 +24,7 @@ struct alignas(1024) WideShared {
   arch::Mbarrier keys_full[2], keys_empty[2], queries_full[2], queries_empty[2];
   arch::Mbarrier rest_full[2], rest_empty[2];
   arch::Mbarrier state_full, state_empty, update_full, update_empty;
+  int part;  // that the CTA has
 };
 static_assert(sizeof(WideShared<std::uint16_t>) <= 232448);
 
