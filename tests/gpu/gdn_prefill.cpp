@@ -101,7 +101,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuPrefillOf,
                                            "lens=3x30+0x3+90+17x4,hq=1,hv=11,v=16",
                                            "lens=33+64,hq=1,hv=2,v=48", "lens=17x9,hq=1,hv=4,v=208",
                                            "lens=17+3x9+0x2+5,hq=1,hv=34",
-                                           "lens=18+2x9+0x2+5,hq=1,hv=17,v=256"));
+                                           "lens=18+2x9+0x2+5,hq=1,hv=17,v=256",
+                                           "lens=33+1+70+16+0+48+90+5+17x2,hq=4,hv=24",
+                                           "lens=1x200+40+2x200,hq=1,hv=2"));
 
 TEST_F(GpuPrefill, StepsOfSixteenRepeat) {
   check_repeats("gdn_prefill:lens=64+7x20,hq=2,hv=4,seed=7");

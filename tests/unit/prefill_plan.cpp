@@ -67,6 +67,35 @@ TEST(PrefillPlan, StatesInPlaceHaveTheirParts) {
   }
 }
 
+// One after another from alternating ends: the third walk goes to the CTA of the second.
+TEST(PrefillPlan, WalksAreDealtOutFromAlternatingEnds) {
+  std::vector<Alike> walks{{3, 1}, {10, 1}, {0, 5}, {7, 1}, {1, 1}};
+  EXPECT_DOUBLE_EQ(dealt_out_us(walks, 2.0, 0.0, 2), 2.0 * (10 + 1));
+  EXPECT_DOUBLE_EQ(dealt_out_us(walks, 2.0, 5.0, 2), 2.0 * (10 + 1) + 2 * 5.0);
+  EXPECT_DOUBLE_EQ(dealt_out_us(walks, 2.0, 5.0, 100), 2.0 * 10 + 5.0);
+}
+
+// As the sum of all parts is, whatever the lengths.
+TEST(PrefillPlan, WorkOfTheRelayIsThatOfItsSequences) {
+  const std::vector<std::int64_t> lengths{9000, 64, 30000, 0, 12345};
+  const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const PlanLengths told(1, std::ssize(lengths), tokens,
+                         [&](std::int64_t row) { return lengths[static_cast<std::size_t>(row)]; });
+  PlanShape s = shape(std::ssize(lengths), 8, 1);
+  s.tokens = tokens, s.longest = 30000, s.lengths = {&told, 1};
+  for (const int parts : {2, 5, 8}) {
+    for (const int cuts : {1, 3}) {
+      double outputs = 0;
+      for (const Alike& alike : relay_work(s, parts, cuts).outputs) {
+        outputs += alike.chunks * static_cast<double>(alike.count);
+      }
+      // Parts of a short sequence are counted as one chunk each.
+      EXPECT_GE(outputs, told.pieces(64) * 8);
+      EXPECT_LE(outputs, (told.pieces(64) + static_cast<double>(parts * cuts)) * 8);
+    }
+  }
+}
+
 TEST(PrefillPlan, EveryExpectationIsANumber) {
   const testing::Random draw(6, "any plans");
   for (std::int64_t i = 0; i < 2000; ++i) {

@@ -57,17 +57,58 @@ struct Place {
   }
 };
 
-__device__ __forceinline__ StreamTask find_stream_task(const StepArguments& a, int index) {
-  const int pair = a.by_blocks(index), row = a.by_heads(pair);
-  const StepTask<true> found = find_step_task<true>(a, row);
+// `ranked`: rows in the order of their lengths; null: as they come.
+__device__ __forceinline__ StreamTask find_stream_task(const StepArguments& a, int index,
+                                                       const int* ranked = nullptr) {
+  const int pair = a.by_blocks(index), rank = a.by_heads(pair);
+  const StepTask<true> found = find_step_task<true>(a, ranked != nullptr ? ranked[rank] : rank);
   StreamTask task;
   task.begin = found.begin;
   task.length = found.read == core::kNullSlot ? -1 : found.length;
   task.read = found.from_pool ? found.read : static_cast<int>(core::kNullSlot);
   task.write = found.write;
-  task.head = pair - row * a.heads;
+  task.head = pair - rank * a.heads;
   task.value = (index - pair * a.blocks) * kStreamRows;
   return task;
+}
+
+__device__ __forceinline__ int steps_of_row(const StepArguments& a, int row) {
+  const PlainIndices& x = a.indices;
+  const std::int32_t* offsets = x.cu_seqlens + static_cast<std::int64_t>(row) * x.cu_stride;
+  return (offsets[x.cu_stride] - offsets[0] + kStep - 1) / kStep;
+}
+
+// The tasks of a CTA, by all of its threads, with a barrier after it; returns how many. Rows of
+// different lengths are ranked, and the CTAs take turns from alternating ends, as in
+// fused_tasks.cuh: by number, several long ones would go to the same CTA. `scratch`: two numbers a
+// thread.
+__device__ __forceinline__ int find_stream_tasks(const StepArguments& a, StreamTask* to,
+                                                 int* scratch) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+  const int by_number = (a.tasks - cta + ctas - 1) / ctas;
+  const int rows = a.ranks ? a.by_heads(a.by_blocks(a.tasks)) : 0;
+  const bool own = rows <= threads && thread < rows;
+  const int steps = own ? steps_of_row(a, thread) : 0;
+  const bool differs = own && steps != steps_of_row(a, 0);
+  if (thread < by_number) to[thread] = find_stream_task(a, cta + thread * ctas);
+  if (!a.ranks) return by_number;
+  if (own) scratch[thread] = steps;
+  if (__syncthreads_or(differs) == 0) return by_number;
+  int* const ranked = scratch + threads;
+  if (own) {
+    int rank = 0;
+#pragma unroll 4
+    for (int other = 0; other < rows; ++other) {
+      rank += scratch[other] > steps || (scratch[other] == steps && other < thread);
+    }
+    ranked[rank] = thread;
+  }
+  __syncthreads();
+  const int index = thread * ctas + (thread & 1 ? ctas - 1 - cta : cta);
+  const int full = a.tasks / ctas;
+  if (thread <= full && index < a.tasks) to[thread] = find_stream_task(a, index, ranked);
+  return full + ((full & 1 ? ctas - 1 - cta : cta) < a.tasks - full * ctas);
 }
 
 template <class Io>
@@ -227,8 +268,6 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   auto& s = *reinterpret_cast<StreamShared<Io>*>(memory);
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
   const int warp = static_cast<int>(arch::uniform(threadIdx.x >> 5));
-  const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
-  const int tasks = (a.tasks - cta + ctas - 1) / ctas;
   if (thread == kStreamThreads - 1) {
     for (auto& full : s.state_full) {
       for (arch::Mbarrier& barrier : full) arch::init(barrier, 1);
@@ -241,7 +280,8 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   }
   arch::wait_for_previous_grid();
   arch::let_next_grid_start();
-  if (thread < tasks) s.tasks[thread] = find_stream_task(a, cta + thread * ctas);
+  // No step has been asked for: values are not there yet.
+  const int tasks = find_stream_tasks(a, s.tasks, reinterpret_cast<int*>(s.values));
   __syncthreads();
   if (warp < kStreamWalkers) {
     StreamWalk<Io>(a, s, tasks, warp, lane).run();

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "ops/gdn_prefill/handover.cuh"
 #include "ops/gdn_prefill/kernel_slots.cuh"
 #include "ops/gdn_prefill/launch_again.h"
@@ -58,6 +60,17 @@ std::uint32_t* flags_of(const PrefillProblem& p, const Workspace& workspace) {
   return reinterpret_cast<std::uint32_t*>(static_cast<char*>(workspace.data) + before);
 }
 
+// CTAs that prepare to the end, of up to `left`. When short sequences have ended, the chunks of the
+// others are those of the same tasks again and again: with a divisor in common with the number of
+// tasks they would all go to the same few CTAs.
+int lasting_ctas(int left, int tasks) {
+  int best = left;
+  for (int n = left; n >= std::max(1, left - left / 16); --n) {
+    if (std::gcd(n, tasks) < std::gcd(best, tasks)) best = n;
+  }
+  return best;
+}
+
 void hand_over(FusedArguments& a, const Walks& walks, int rounds, int lasting,
                const Workspace& workspace) {
   const PrefillProblem& p = a.p;
@@ -101,7 +114,9 @@ void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspac
   }
   if (rounds >= 0 && next < multiprocessors && p.sequences.rows <= kHandoverRows &&
       (p.sequences.tokens / kChunk + 1) * a.tasks < kMostHandedOver) {
-    hand_over(a, walks, rounds, multiprocessors - static_cast<int>(next), workspace);
+    const bool alike = p.sequences.rows == 1 || (plan.longest > 0 && plan.even());
+    const int left = multiprocessors - static_cast<int>(next);
+    hand_over(a, walks, rounds, alike ? left : lasting_ctas(left, a.tasks), workspace);
     shape.prepare_ctas = static_cast<unsigned>(rounds > 0 ? multiprocessors : a.handover.lasting);
   }
   shape.blocks = static_cast<unsigned>(value_blocks(p));

@@ -124,6 +124,8 @@ template <class Io>
 void launch_stream(const PrefillProblem& p, const Context& context) {
   StepArguments a = step_arguments(p, kStreamRows);
   a.tasks = static_cast<int>(ctas_of(p, kStreamRows));
+  const PlanShape plan = plan_shape(p, context);
+  a.ranks = plan.rows > 1 && !(plan.longest > 0 && plan.even(kStep));
   const int multiprocessors = device::multiprocessors(context);
   const int most = multiprocessors * kStreamTasks;
   device::LaunchShape shape;

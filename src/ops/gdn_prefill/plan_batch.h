@@ -86,6 +86,11 @@ struct PlanShape {
     return static_cast<double>(heads) *
            (static_cast<double>(tokens) * token + static_cast<double>(rows) * state);
   }
+  // Heads of q and k that are read for a head of the output: fewer than two where heads share them.
+  double keys_a_head() const {
+    const double record = key_loads - 256.0 * static_cast<double>(key_dim);
+    return (key_bytes - record) / (128.0 * static_cast<double>(key_dim));
+  }
   // 0: L2 has room for all of it, 1: for a part.
   double beyond_cache() const { return std::clamp((call_bytes() - 25e6) / 25e6, 0.0, 1.0); }
   double waves(double ctas, int at_once = 1) const {
@@ -185,10 +190,10 @@ auto remembered(const PlanShape& s) {
   return last->result;
 }
 
-// Of sequences whose lengths only the device knows: as likely alike as not, and otherwise drawn
-// from a tenth of the longest up to it, or from all orders of magnitude up to 64 times the
-// shortest; what the longest then has of the mean grows with their number. The mean of the
-// logarithms, so that what is lost counts by its ratio.
+// Of sequences whose lengths only the device knows: rather alike than not, and otherwise drawn from
+// a tenth of the longest up to it, or from all orders of magnitude up to 64 times the shortest; what
+// the longest then has of the mean grows with their number. The mean time, not that of the
+// logarithms: a plan that is lost where a sequence is long counts for what it loses.
 template <class Us>
 double over_lengths(const PlanShape& s, const Us& us) {
   if (s.rows <= 1 || s.longest > 0) return us(s);
@@ -200,8 +205,7 @@ double over_lengths(const PlanShape& s, const Us& us) {
     return us(x);
   };
   const double rest = 1.0 / static_cast<double>(s.rows);
-  return std::sqrt(times(1.0) *
-                   std::sqrt(times(1.83 / (1 + 0.87 * rest)) * times(4.2 / (1 + 3.6 * rest))));
+  return 0.6 * times(1.0) + 0.2 * (times(1.83 / (1 + 0.87 * rest)) + times(4.2 / (1 + 3.6 * rest)));
 }
 
 // The larger of two limits, and a little more where they are alike.

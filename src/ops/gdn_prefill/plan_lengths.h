@@ -51,6 +51,9 @@ class PlanLengths {
   int rows() const { return static_cast<int>(ranked_.size()); }
   // Chunks of the sequence of this rank, the longest first; past the last: none.
   int chunks(int rank) const { return rank < rows() ? in_chunks(ranked_[index(rank)]) : 0; }
+  double steps(int rank) const {
+    return rank < rows() ? static_cast<double>((ranked_[index(rank)] + 15) / 16) : 0.0;
+  }
   int chunks_in_order(int row) const { return in_chunks(ordered_[index(row)]); }
   double blocks_in_order(int row) const {
     return static_cast<double>((ordered_[index(row)] + 7) / 8);

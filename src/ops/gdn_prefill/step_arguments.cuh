@@ -48,6 +48,7 @@ struct StepArguments {
   int ahead = 0;               // CTAs between one and that which it prefetches for; 0: none
   bool dense_initial = false;  // float32 whose value rows are one piece of memory
   int tasks = 0;               // blocks of value rows of heads of sequences
+  bool ranks = false;          // sequences may differ: see find_stream_tasks
   PrefillProblem p;
 };
 
