@@ -38,11 +38,11 @@ inline LongChoice long_choice(LongPlan plan, int most, const PlanLengths& length
 
 // Everything in one CTA; a task costs its states, and more of them beside each other memory's time.
 inline double fused_chunk_us(const PlanShape& s, double busy) {
-  return (s.norm ? 2.26 : 2.07) * (1 + 0.108 * busy) + 0.153 * busy * (s.keys_a_head() - 1.0);
+  return (s.norm ? 2.22 : 2.04) * (1 + 0.133 * busy) + 0.147 * busy * (s.keys_a_head() - 1.0);
 }
 inline double fused_task_us(const PlanShape& s, double busy) {
-  return 4.0 + (s.narrow_states ? 2.0 : 0.84 * busy) + (s.norm ? 0.528 : 0.0) +
-         (0.719 * s.last_part() - (s.reads_states ? 0.0 : 2.6)) * busy;
+  return 4.0 + (s.narrow_states ? 2.0 : 0.877 * busy) + (s.norm ? 0.629 : 0.0) +
+         (0.669 * s.last_part() - (s.reads_states ? 0.0 : 2.6)) * busy;
 }
 
 inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand = true);
@@ -50,10 +50,10 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool 
 // The chosen sequences are prepared and walked over, the others share what is left. If none is
 // left, that is what cuda_split does, and the look.
 inline double long_us(const PlanShape& s, const LongPlan& plan, const LongChoice& longs) {
-  if (longs.count >= s.rows) return 23.3 + split_at_us(s, longs.parts, plan.blocks_a_cta, false);
+  if (longs.count >= s.rows) return 22.6 + split_at_us(s, longs.parts, plan.blocks_a_cta, false);
   const double chunks = static_cast<double>(longs.prepared * s.heads);
   const double prepare =
-      (s.norm ? 5.23 : 5.39) * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.731);
+      (s.norm ? 5.58 : 5.53) * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.72);
   const int ctas = longs.count * plan.ctas_a_row(longs.parts);
   const double walk = plan.blocks_a_cta == 2 ? 1.5 : longs.parts == 2 ? 0.76 : 1.0;
   const double loads = (s.key_loads * 2 / plan.blocks_a_cta + s.value_bytes) * chunks / 6.13e6;
@@ -62,17 +62,17 @@ inline double long_us(const PlanShape& s, const LongPlan& plan, const LongChoice
       limit_us(walk * static_cast<double>(s.lengths.all->chunks(0)), loads * std::pow(busy, 1.27));
   const double others = s.dealt_out(fused_chunk_us(s, 1.0), fused_task_us(s, 1.0),
                                     s.multiprocessors - ctas, longs.count);
-  return 24.7 + 0.0561 * s.row_count() + prepare + std::max(walks, others);
+  return 24.7 + 0.053 * s.row_count() + prepare + std::max(walks, others);
 }
 
 // Tasks dealt out by lengths that the host knows: a CTA that has more than others has the memory for
 // itself at the end, and last chunks come one after another.
 inline double fused_dealt_us(const PlanShape& s, double busy) {
   const double chunk =
-      (s.norm ? 2.24 : 2.04) - 0.321 * busy + 0.128 * busy * (s.keys_a_head() - 1.0);
-  const double task = 5.9 + (s.norm ? 0.293 : 0.0) + (s.narrow_states ? 0.855 : 0.0);
+      (s.norm ? 2.22 : 2.0) - 0.281 * busy + 0.0978 * busy * (s.keys_a_head() - 1.0);
+  const double task = 5.88 + (s.norm ? 0.308 : 0.0) + (s.narrow_states ? 0.837 : 0.0);
   const double mean = s.all_chunks() * static_cast<double>(s.heads) / s.multiprocessors;
-  return 0.773 * mean + s.dealt_out(chunk, task, s.multiprocessors);
+  return 0.769 * mean + s.dealt_out(chunk, task, s.multiprocessors);
 }
 
 inline double fused_at_us(const PlanShape& s) {
@@ -85,11 +85,11 @@ inline double fused_at_us(const PlanShape& s) {
   const double tail = tasks > s.multiprocessors ? 0.381 * each * chunk : 0;
   // A last chunk that is not whole has other code, which has to be fetched.
   const double code =
-      (0.851 + 1.95 * busy * std::min(waves, 6.0)) * std::clamp(each - 1.0, 0.0, 2.0);
+      (0.756 + 1.96 * busy * std::min(waves, 6.0)) * std::clamp(each - 1.0, 0.0, 2.0);
   const bool dealt = !s.even() && s.deals_out();
-  const double start = dealt ? 3.38 + 0.0203 * rows + 4.48 * busy + 3.13 * s.beyond_cache()
-                             : 4.29 + 0.0558 * rows + 2.95 * busy + 7.28 * s.beyond_cache();
-  const double us = start + (dealt ? 0.508 : 1.0) * code * s.torn() +
+  const double start = dealt ? 3.47 + 0.0201 * rows + 4.46 * busy + 3.28 * s.beyond_cache()
+                             : 4.3 + 0.053 * rows + 3.12 * busy + 7.31 * s.beyond_cache();
+  const double us = start + (dealt ? 0.531 : 1.0) * code * s.torn() +
                     (dealt      ? fused_dealt_us(s, busy)
                      : s.even() ? waves * one
                                 : std::max(one, shared + tail));
@@ -129,10 +129,10 @@ inline double vk_us(const PlanShape& s) { return remembered<us_over_lengths<vk_a
 // is a latency, and the more there are the better they fill each other's gaps.
 inline double prepare_us(const PlanShape& s, double on) {
   const double each =
-      (s.wide() ? 2.19 : 3.32) * (s.norm ? 1.21 : 1.0) * (1.0 + 0.107 * (s.keys_a_head() - 1.0));
+      (s.wide() ? 2.36 : 3.37) * (s.norm ? 1.23 : 1.0) * (1.0 + 0.107 * (s.keys_a_head() - 1.0));
   const double chunks = s.all_chunks() * static_cast<double>(s.heads);
-  const double bytes_per_us = s.wide() ? 3.6e6 : s.key_dim == 128 ? 3.05e6 : 2.23e6;
-  return limit_us(each * std::pow(std::max(1.0, chunks / on), 0.8),
+  const double bytes_per_us = s.wide() ? 3.87e6 : s.key_dim == 128 ? 3e6 : 2.42e6;
+  return limit_us(each * std::pow(std::max(1.0, chunks / on), 0.794),
                   chunks * s.key_bytes / bytes_per_us);
 }
 
@@ -158,29 +158,29 @@ struct Walks {
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
                         double again = 1.0) {
   const bool crowded = 4 * ctas > 3 * s.multiprocessors;
-  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.34 : 1.39) : crowded ? 1.0 : 0.981;
-  const double wide = blocks_a_cta == 2 ? 2.94 : crowded ? 1.78 : 1.67;
+  const double narrow = blocks_a_cta == 2 ? (crowded ? 1.34 : 1.35) : crowded ? 1.0 : 0.963;
+  const double wide = blocks_a_cta == 2 ? 3.06 : crowded ? 1.79 : 1.66;
   // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for
   // more than the memory has.
   const double all = s.all_chunks() * static_cast<double>(s.heads);
-  constexpr double kBytesPerUs = 4.27e6, kCachedBytesPerUs = 6.41e6;
+  constexpr double kBytesPerUs = 4.28e6, kCachedBytesPerUs = 6.41e6;
   const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;
   const double cached =
       all * (s.key_bytes * s.blocks / blocks_a_cta + s.value_bytes) / kCachedBytesPerUs;
   const double busy = std::min(1.0, ctas / s.multiprocessors);
   return limit_us(chunks * (s.wide() ? wide : narrow),
-                  again * std::max(memory, cached) * std::pow(busy, 0.448));
+                  again * std::max(memory, cached) * std::pow(busy, 0.401));
 }
 
 // The same of sequences that differ, of which the host knows the lengths: CTAs that have ended leave
 // the memory to the others.
 inline double serial_in_order_us(const PlanShape& s, double ctas, int blocks_a_cta) {
   const double chunk = s.wide()            ? (blocks_a_cta == 2 ? 2.85 : 1.54)
-                       : blocks_a_cta == 2 ? 1.41
-                                           : 0.96;
+                       : blocks_a_cta == 2 ? 1.39
+                                           : 0.941;
   const double blocks = static_cast<double>(s.blocks) / blocks_a_cta;
   const double memory = (s.key_bytes + s.value_bytes) / blocks / 7.71e6;
-  const double cached = (s.key_loads + s.value_bytes / blocks) / 7.67e6;
+  const double cached = (s.key_loads + s.value_bytes / blocks) / 7.4e6;
   return s.walked_in_order_us(
       ctas, [&](double busy) { return limit_us(chunk, busy * std::max(memory, cached)); });
 }
@@ -193,8 +193,8 @@ inline double split_walk_us(const PlanShape& s, int parts, int blocks_a_cta) {
     return serial_in_order_us(s, ctas, blocks_a_cta);
   }
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / s.row_count());
-  return serial_us(s, ctas, parts == 2 ? 0.734 * walk : walk, blocks_a_cta,
-                   parts == 2 ? 0.771 : 1.0);
+  return serial_us(s, ctas, parts == 2 ? 0.743 * walk : walk, blocks_a_cta,
+                   parts == 2 ? 0.752 : 1.0);
 }
 
 // Chunks prepared beside the walk over them, by the multiprocessors that it leaves free
@@ -214,7 +214,7 @@ inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
   // 1x32768), and a few no faster than none (16/32 heads, 16384x2).
   if (1.27 * alone < rest) return {};
   Beside beside;
-  beside.us = 2.0 + limit_us((parts == 2 ? 1.15 : 1.02) * alone, 0.889 * rest);
+  beside.us = 2.0 + limit_us((parts == 2 ? 1.16 : 1.03) * alone, 0.903 * rest);
   beside.pays = beside.us < all + alone;
   return beside;
 }
@@ -222,7 +222,7 @@ inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
 // What it costs that parts take their states in place in the order in which they start
 // (start_order.cuh).
 inline double order_us(const PlanShape& s, int parts) {
-  return s.in_place && parts > 1 ? 0.423 : 0.0;
+  return s.in_place && parts > 1 ? 0.34 : 0.0;
 }
 
 // May chunks be handed over?
@@ -230,11 +230,11 @@ inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool 
   const auto tasks = static_cast<double>(s.tasks());
   const double rows = s.row_count();
   const double ctas = tasks * s.blocks * parts / blocks_a_cta;
-  const double us = 10.4 + order_us(s, parts) + 0.0165 * rows +
-                    (s.narrow_states ? (s.wide() ? 3.79 : 0.76) : 0.0) +
-                    (s.wide() ? 6.16 + (s.waves(ctas) > 1 ? 0.171 : 0.104) * tasks
-                              : 0.00013 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
-                    (s.wide() ? 4.11 : 2.0) * (s.waves(ctas) - 1);
+  const double us = 10.4 + order_us(s, parts) + 0.0164 * rows +
+                    (s.narrow_states ? (s.wide() ? 3.91 : 0.741) : 0.0) +
+                    (s.wide() ? 6.06 + (s.waves(ctas) > 1 ? 0.17 : 0.101) * tasks
+                              : 0.000137 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
+                    (s.wide() ? 3.69 : 2.0) * (s.waves(ctas) - 1);
   const Beside beside = may_hand ? prepared_beside(s, parts, blocks_a_cta) : Beside{};
   if (beside.pays) return us + beside.us;
   const bool first = prepares_beside(s, ctas);
@@ -292,25 +292,24 @@ inline int state_rows(const PlanShape& s, int parts) {
   return 32 * heavy_tasks(s, parts) <= s.multiprocessors ? 4 : 8;
 }
 
-// Of sequences that differ, of which the host knows the lengths: chunks walked over for N and M
-// until the last CTA has ended, and all of them (kernel_transfer.cuh).
+// Of sequences that differ, of which the host knows more than the longest: chunks walked over for N
+// and M until the last CTA has ended, and all of them, by two CTAs each (kernel_transfer.cuh).
 struct TransferWalks {
   double last = 0, all = 0;
 };
 inline TransferWalks transfer_walks(const PlanShape& s, int parts) {
-  TransferWalks walks;
-  const auto ctas = 2 * s.tasks() * (2 * parts - 3);
-  walks.last = PlanShape::in_order(ctas, 2 * s.multiprocessors, [&](std::int64_t i, double) {
-                 const std::int64_t pair = i % s.tasks(), item = i / (2 * s.tasks());
-                 const int chunks =
-                     s.lengths.all->chunks_in_order(static_cast<int>(pair / s.heads));
-                 const double segment = std::ceil(static_cast<double>(chunks) / parts);
-                 const bool heavy = segment <= kRemembered || pair % s.heads % 4 == 3;
-                 const double walk = heavy ? segment : item < parts - 1 ? kRemembered : 0.0;
-                 walks.all += walk;
-                 return walk;
-               }).last;
-  return walks;
+  double longest = 0, all = 0, ctas = 0;
+  for (int rank = 0; rank < s.rows; ++rank) {
+    const double segment = std::ceil(static_cast<double>(s.lengths.all->chunks(rank)) / parts);
+    const auto heavy = static_cast<double>(segment <= kRemembered ? s.heads : s.heads / 4);
+    const double light = static_cast<double>(s.heads) - heavy;
+    all += heavy * segment * (2 * parts - 3) + light * std::min(segment, kRemembered) * (parts - 1);
+    ctas += heavy * (2 * parts - 3) + light * (parts - 1);
+    longest = std::max(longest, heavy > 0 ? segment : std::min(segment, kRemembered));
+  }
+  const double places = s.multiprocessors;
+  const bool first = ctas <= places;  // all start at once
+  return {first ? longest : std::max(longest, all / places + 0.5 * longest), 2 * all};
 }
 
 // Parts of all sequences and heads: of short ones not all are there.
@@ -335,16 +334,16 @@ inline double segments_at_us(const PlanShape& s, int parts, int blocks_a_cta) {
   // Those that do not fit at once begin when segments that forget have ended.
   const bool second = tasks * (parts - 1) + heavy * (parts - 2) > s.multiprocessors;
   const double chain = heavy > 0 ? longest : std::min(longest, kRemembered);
-  double transfer = 0.808 * limit_us(chain, 0.349 * walked / s.multiprocessors) +
-                    (second ? 0.492 * std::min(longest, kRemembered) : 0.0);
-  if (!s.even() && s.starts_in_order(2 * tasks * (2 * parts - 3))) {
+  double transfer = 0.792 * limit_us(chain, 0.314 * walked / s.multiprocessors) +
+                    (second ? 0.595 * std::min(longest, kRemembered) : 0.0);
+  if (!s.even() && s.lengths.ranked()) {
     const TransferWalks told = transfer_walks(s, parts);
-    transfer = 0.771 * limit_us(told.last, 0.319 * told.all / s.multiprocessors);
+    transfer = 0.834 * limit_us(told.last, 0.329 * told.all / s.multiprocessors);
   }
   const int state = state_rows(s, parts);
-  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 0.846 : 1.15) * (parts - 2);
+  const double between = s.waves(heavy * 128 / state) * (state == 4 ? 0.922 : 1.23) * (parts - 2);
   const double ctas = tasks * 2 / blocks_a_cta * parts;
-  return 14.4 + order_us(s, parts) + 0.0814 * tasks + 0.221 * segment_count(s, parts) +
+  return 14.1 + order_us(s, parts) + 0.0691 * tasks + 0.223 * segment_count(s, parts) +
          prepare_us(s, s.multiprocessors) + transfer + between +
          serial_us(s, ctas, s.busiest(ctas, longest, each), blocks_a_cta);
 }
@@ -404,12 +403,12 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
   const double walked = piece > to_end
                             ? busiest_walker(piece, pieces, to_end, ends, s.multiprocessors)
                             : busiest_walker(to_end, ends, piece, pieces, s.multiprocessors);
-  const double walk_us = 2.02 * (s.norm ? 1.03 : 1.0) * (1.0 + 0.0295 * (s.keys_a_head() - 1.0));
+  const double walk_us = 1.99 * (s.norm ? 1.03 : 1.0) * (1.0 + 0.0281 * (s.keys_a_head() - 1.0));
   double walk = walk_us * walked + 4.0 * s.waves(pieces + ends);
   const int state = state_rows(s, parts);
-  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 0.935 : 2.28);
-  const double between = followed > 1 ? 4.31 + step * (followed - 1) : 0.0;
-  const double output_us = s.norm ? 2.41 : 2.3;
+  const double step = s.waves(heavy * 128 / state) * (state == 4 ? 0.838 : 2.13);
+  const double between = followed > 1 ? 4.71 + step * (followed - 1) : 0.0;
+  const double output_us = s.norm ? 2.43 : 2.29;
   double outputs =
       s.busiest(tasks * parts, longest, each) * output_us + 6.0 * s.waves(tasks * parts);
   if (!s.even() && s.lengths.ranked()) {
@@ -417,7 +416,7 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
     walk = dealt_out_us(work.walks, walk_us, 4.0, s.multiprocessors);
     outputs = dealt_out_us(work.outputs, output_us, 6.0, s.multiprocessors);
   }
-  return 24.6 + walk + between + outputs;
+  return 27.3 + walk + between + outputs;
 }
 
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.
