@@ -88,12 +88,14 @@ __global__ void __launch_bounds__(kCombineThreads)
 }
 
 // Of many rows, of which a call may have few: a thread has four columns of two of them at a time,
-// and two neighbours of which mostly one begins an item. Grid: (CTAs / 2, kManyRows / kRowsAtOnce).
-inline constexpr int kManyRows = 16;
+// and two neighbours of which mostly one begins an item. Grid: (CTAs / 2, kManyTimes), as many as
+// SMs take at once.
+inline constexpr int kManyTimes = 4;
 template <class Shape>
 __global__ void __launch_bounds__(kCombineThreads, 4)
     attention_combine_many(const __grid_constant__ Arguments a) {
   constexpr int kLanes = Shape::D / 4, kRowsAtOnce = kCombineThreads / kLanes, kAtOnce = 2;
+  constexpr int kManyRows = kManyTimes * kRowsAtOnce;
   static_assert(Shape::kHeads == 1);
   arch::let_next_grid_start();
   arch::wait_for_previous_grid();
@@ -257,33 +259,37 @@ template <class Shape>
 __device__ __forceinline__ void find_own_entry(const Arguments& a, int index, OwnEntry& entry,
                                                int2* sums) {
   const int2 rows = rows_of_thread<kCombineThreads>(a.q.rows);
-  const int blocks = a.cache.kv_heads / Shape::kHeads;
+  const int passes = passes_of<Shape>(a);
   Items items;
   int2 own = make_int2(0, 0);
 #pragma unroll 1
   for (int row = rows.x; row < rows.y; ++row) {
     items = items_of<Shape>(a, row);
-    own.x += items.chunks * blocks * items.units;
-    own.y += items.chunks * blocks;
+    own.x += count_of<Shape>(a, items) * items.units;
+    own.y += count_of<Shape>(a, items);
   }
   if (threadIdx.x == 0) entry.pieces = 0;
   const Scanned scanned = scan<kCombineThreads>(own, sums);
-  const Cuts cuts(scanned.all.x, a.pieces);
-  int at = scanned.before.x, item = scanned.before.y;
+  const Cuts cuts(scanned.all.x * passes, a.pieces);
   const int end = index < cuts.ctas ? cuts.begin_of(index + 1) : 0;
+  const int pass =
+      a.pieces.by_item ? index / max(scanned.all.y, 1) : max(end - 1, 0) / max(scanned.all.x, 1);
+  int at = pass * scanned.all.x + scanned.before.x;
+  int item = pass * scanned.all.y + scanned.before.y;
 #pragma unroll 1
   for (int row = rows.x; row < rows.y; ++row) {
     if (rows.y - rows.x > 1) items = items_of<Shape>(a, row);
-    const int count = items.chunks * blocks;
+    const int count = count_of<Shape>(a, items);
     int i = index - item;
     if (!a.pieces.by_item) i = count > 0 && end > at ? (end - 1 - at) / items.units : -1;
-    if (i >= 0 && i < count) {
-      const int block = i / items.chunks, item_at = at + i * items.units;
+    if (pass < passes && i >= 0 && i < count) {
+      const ItemPlace<Shape> place(items, pass, i);
+      const int item_at = at + i * items.units;
       const int first = cuts.cta_of(item_at);
       const int last = cuts.cta_of(item_at + (items.parts - 1) * items.part_units);
       entry.first_token = items.first_token;
-      entry.first_head = block * Shape::kHeads;
-      entry.first_row = (i - block * items.chunks) * Shape::kChunk;
+      entry.first_head = place.block * Shape::kHeads;
+      entry.first_row = place.chunk * Shape::kChunk;
       entry.rows = min(items.queries * a.q.group - entry.first_row, Shape::kChunk);
       entry.first = first;
       entry.item_at = item_at;

@@ -9,7 +9,8 @@ namespace hyla::attention::decode {
 template <class Stored, int D, int Sharing, int Heads>
 void launch_stream(const Arguments& arguments, const Plan& plan, const Context& context) {
   using Chosen = Shape<Stored, D, Sharing, Heads>;
-  if constexpr (sizeof(Stored) == 2 && D == 256 && Sharing == 1 && Heads == 1) {
+  constexpr bool kAlone = D == 256 && Heads == 1, kTogether = sizeof(Stored) == 2 && Heads == 4;
+  if constexpr (Sharing == 1 && (kAlone || kTogether)) {
     if (plan.ahead) {
       return launch_shape<Chosen>(attention_decode<Ahead<Chosen>>, arguments, plan, context);
     }
@@ -30,7 +31,7 @@ void launch_dim(const Arguments& arguments, const Plan& plan, const Context& con
   if constexpr (D == 256 && sizeof(Stored) == 1) {
     if (plan.heads == 2) return launch_stream<Stored, D, 1, 2>(arguments, plan, context);
   }
-  if constexpr (D == 128) {
+  if constexpr (D == 128 || (D == 64 && sizeof(Stored) == 2)) {
     if (plan.heads == 4) return launch_stream<Stored, D, 1, 4>(arguments, plan, context);
   }
   launch_stream<Stored, D, 1, 1>(arguments, plan, context);

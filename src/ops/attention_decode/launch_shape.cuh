@@ -29,8 +29,8 @@ void launch_combine(const Arguments& arguments, const Plan& plan, const Context&
   if (plan.entries <= kFewItems && !plan.own_bits) {
     shape.grid = dim3(static_cast<unsigned>(plan.entries), Shape::kRows, Shape::D / kPieceColumns);
     device::launch(attention_combine_pieces<Shape>, shape, arguments, context);
-  } else if constexpr (Shape::kRows > kManyRows && Shape::kHeads == 1) {
-    shape.grid = dim3(static_cast<unsigned>(plan.entries + 1) / 2, kManyRows / kRowsAtOnce);
+  } else if constexpr (Shape::kRows > 2 * kWarpRows && Shape::kHeads == 1) {
+    shape.grid = dim3(static_cast<unsigned>(plan.entries + 1) / 2, kManyTimes);
     device::launch(attention_combine_many<Shape>, shape, arguments, context);
   } else {
     shape.grid = dim3(static_cast<unsigned>(plan.entries), kTimes);

@@ -161,17 +161,26 @@ std::int64_t all_units(const RunProblem& problem) {
   return q.kv_heads * rows;
 }
 
+// Heads of a CTA, where it reads rows of a head beside those of others: short ones are read faster
+// so.
+int heads_together(const RunProblem& problem, int dim) {
+  const bool bytes = one_byte(problem.cache.k.dtype);
+  if (dim == 128 || (dim == 64 && !bytes)) return problem.queries.kv_heads % 4 == 0 ? 4 : 1;
+  return 1;
+}
+
 // Does the kernel of Ahead shapes gain, and does what it takes for granted hold?
 bool fetches_ahead(const RunProblem& problem, const Plan& plan) {
   constexpr std::int64_t kMost = 1 << 22;  // times a number of CTAs it stays below 2^31
   const Queries& q = problem.queries;
   const CachePlaces places(problem.cache);
-  if (plan.wide || plan.dim != 256 || one_byte(problem.cache.k.dtype)) return false;
+  if (plan.wide || plan.sharing != 1) return false;
+  if (plan.dim != 256 && (plan.heads != 4 || one_byte(problem.cache.k.dtype))) return false;
   if (places.kind != KvCache::Kind::kPaged || bytes_per(places.page_table.dtype) != 4) return false;
   if (q.head_dim != plan.dim || q.value_dim != plan.dim) return false;
   if (q.mask.window != 0 || q.mask.chunk != 0) return false;
   if (q.rows > kMost || room(places) > kMost) return false;
-  return all_units(problem) >= std::int64_t{kLeastAhead} * plan.ctas;
+  return all_units(problem) / plan.heads >= std::int64_t{kLeastAhead} * plan.ctas;
 }
 
 }  // namespace
@@ -202,17 +211,17 @@ Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multipro
   } else if (unknown || many) {
     plan.wide = q.scale > 0;  // it takes maxima before it multiplies
   }
-  if (plan.sharing == 1 && !plan.wide) {
-    if (plan.dim == 128 && q.kv_heads % 4 == 0) plan.heads = 4;
+  plan.ctas = std::min(multiprocessors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
+  if (plan.sharing == 1 && !plan.wide) plan.heads = heads_together(problem, plan.dim);
+  plan.ahead = fetches_ahead(problem, plan);
+  if (plan.sharing == 1 && !plan.wide && !plan.ahead) {
     // Small pages lie anywhere: more is read of each at a time, where a row is short.
     const bool small = problem.cache.kind == KvCache::Kind::kPaged &&
                        one_byte(problem.cache.k.dtype) &&
                        CachePlaces(problem.cache).tokens <= kSmallPage;
     if (plan.dim == 256 && q.kv_heads % 2 == 0 && small) plan.heads = 2;
   }
-  plan.ctas = std::min(multiprocessors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
   set_entries(plan, q);
-  plan.ahead = fetches_ahead(problem, plan);
   return plan;
 }
 

@@ -64,7 +64,9 @@ __device__ __forceinline__ void run_share(const Arguments& a, WorkList<Shape>& l
   if (share.begin < share.end) work_off<Shape>(a, share, list, tiles, scales, seat, stream);
   if (a.pieces.own_bits) return;
   if (a.pieces.by_item) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) *a.pieces.items = share.all_parts;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      *a.pieces.items = passes_of<Shape>(a) * share.pass_parts;
+    }
   } else if (threadIdx.x < 2) {
     a.pieces.entries[blockIdx.x * 2 + threadIdx.x] = list.entry[threadIdx.x];
   }

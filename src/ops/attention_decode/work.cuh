@@ -2,9 +2,10 @@
 //
 // An item is one row's queries (a chunk of them where they are many) against the keys of one block
 // of KV heads. Its keys are cut into units of 16 on a grid that starts at key 0. All units of the
-// batch lie in a line, and the line is cut into equal shares, one a CTA. Where a row's bits must
-// not depend on other rows, items are cut into parts by their own length, and a part is done by the
-// CTA in whose share it begins.
+// batch lie in a line, and the line is cut into equal shares, one a CTA. The line passes all rows
+// once for each block of heads, or once with all blocks of a row side by side (Shape::kByHeads).
+// Where a row's bits must not depend on other rows, items are cut into parts by their own length,
+// and a part is done by the CTA in whose share it begins.
 #pragma once
 
 #include "device/reduce.cuh"
@@ -116,6 +117,34 @@ __device__ __forceinline__ Items items_of(const Arguments& a, int row) {
   }
   return items;
 }
+
+// Blocks of KV heads; how often the line passes the rows; items of a row in a pass.
+template <class Shape>
+__device__ __forceinline__ int blocks_of(const Arguments& a) {
+  return a.cache.kv_heads / Shape::kHeads;
+}
+template <class Shape>
+__device__ __forceinline__ int passes_of(const Arguments& a) {
+  return Shape::kByHeads ? blocks_of<Shape>(a) : 1;
+}
+template <class Shape>
+__device__ __forceinline__ int count_of(const Arguments& a, const Items& items) {
+  return Shape::kByHeads ? items.chunks : items.chunks * blocks_of<Shape>(a);
+}
+
+// Which block of heads, and which chunk of the row's queries, an item of a row in a pass is.
+template <class Shape>
+struct ItemPlace {
+  int block, chunk;
+
+  __device__ __forceinline__ ItemPlace(const Items& items, int pass, int item)
+      : block(pass), chunk(item) {
+    if constexpr (!Shape::kByHeads) {
+      block = items.chunks == 1 ? item : item / items.chunks;
+      chunk = item - block * items.chunks;
+    }
+  }
+};
 
 // How the line is cut: all of it, or each group of CTAs' part of it.
 struct Cuts {
@@ -231,15 +260,17 @@ __device__ __forceinline__ void fetch_ahead(const Arguments& a) {
 // is fetched at the same time.
 template <class Shape>
 __device__ __forceinline__ void fetch_first_keys(const Arguments& a) {
-  constexpr int kLine = 128, kGroups = 4;  // of 32 keys
+  constexpr int kLine = 128, kGroups = Shape::kAheadKeys / 32;
+  static_assert(Shape::kByHeads);
   const Cache& cache = a.cache;
   const Divider& by_ctas = a.pieces.by_ctas;
-  int rest = static_cast<int>(blockIdx.x) * a.q.rows;
-  const int row = by_ctas(rest), ctas = a.pieces.ctas, blocks = cache.kv_heads / Shape::kHeads;
-  const AskedInt asked(cache.lengths, row);
-  rest = (rest - row * ctas) * blocks;
+  const int ctas = a.pieces.ctas, blocks = blocks_of<Shape>(a);
+  int rest = static_cast<int>(blockIdx.x) * blocks;
   const int block = by_ctas(rest);
-  rest -= block * ctas;
+  rest = (rest - block * ctas) * a.q.rows;
+  const int row = by_ctas(rest);
+  const AskedInt asked(cache.lengths, row);
+  rest -= row * ctas;
   const char* table = cache.table + row * cache.table_row_bytes;
   const int length = key_count(cache, row, asked), units = (length + kUnit - 1) / kUnit;
   if (units * static_cast<std::int64_t>(a.q.rows) * blocks < ctas * kLeastAhead) return;
@@ -276,9 +307,10 @@ __device__ __forceinline__ void fetch_first_keys(const Arguments& a) {
 
 // A CTA's place in the line, and a thread's rows.
 struct Share {
-  int first_row = 0, last_row = 0, units_before = 0, parts_before = 0;
-  Items items;  // of the thread's last row
-  int begin = 0, end = 0, all_parts = 0;
+  int first_row = 0, last_row = 0, units_before = 0, parts_before = 0;  // in each pass
+  Items items;                                                          // of the thread's last row
+  int pass_units = 0, pass_parts = 0;
+  int pass = 0, begin = 0, end = 0;  // pass: in which it begins
   Cuts cuts;
 
   // Where a thread has one row, it is at hand.
@@ -290,7 +322,7 @@ struct Share {
 
 template <class Shape>
 __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>& list) {
-  const int blocks = a.cache.kv_heads / Shape::kHeads;
+  const int passes = passes_of<Shape>(a);
   Share share;
   const int2 rows = rows_of_thread<kPlanners<Shape>>(a.q.rows);
   share.first_row = rows.x;
@@ -301,7 +333,7 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
   for (int row = share.first_row; row < share.last_row; ++row) {
     share.items = items_of<Shape>(a, row);
     longest = max(longest, share.items.units);
-    const int items = share.items.chunks * blocks;
+    const int items = count_of<Shape>(a, share.items);
     own.x += items * share.items.units;
     own.y += items * share.items.parts;
   }
@@ -313,15 +345,19 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
   const Scanned scanned = scan<kPlanners<Shape>>(own, list.sums);
   share.units_before = scanned.before.x;
   share.parts_before = scanned.before.y;
-  share.all_parts = scanned.all.y;
-  share.cuts = Cuts(scanned.all.x, a.pieces);
+  share.pass_units = scanned.all.x;
+  share.pass_parts = scanned.all.y;
+  const int units = scanned.all.x * passes;
+  share.cuts = Cuts(units, a.pieces);
   int cta = static_cast<int>(blockIdx.x), before = 0;
   if constexpr (Shape::kEvenItems) {
     const Even& even = a.pieces.even;
 #pragma unroll
-    for (int warp = 0; warp < Shape::kWarps; ++warp) longest = max(longest, list.longest[warp]);
-    if (scanned.all.y == even.items && longest >= even.group * kLeastUnits &&
-        static_cast<std::int64_t>(longest) * even.items == scanned.all.x) {
+    for (int warp = 0; warp < kPlanners<Shape> / 32; ++warp) {
+      longest = max(longest, list.longest[warp]);
+    }
+    if (scanned.all.y * passes == even.items && longest >= even.group * kLeastUnits &&
+        static_cast<std::int64_t>(longest) * even.items == units) {
       share.cuts = Cuts(longest, even);
       if (cta >= even.ctas) return share;
       const int index = even.by_group(cta);
@@ -332,11 +368,12 @@ __device__ __forceinline__ Share find_share(const Arguments& a, WorkList<Shape>&
   if (cta < share.cuts.ctas) {
     share.begin = before + share.cuts.begin_of(cta);
     share.end = before + share.cuts.begin_of(cta + 1);
+    if (passes > 1) share.pass = share.begin / max(share.pass_units, 1);
   }
   return share;
 }
 
-// Part `index` of a row's: where it begins in the line, after the row's first.
+// Part `index` of a row's in a pass: where it begins in the line, after the row's first.
 struct Part {
   int item, number, begin;
 
@@ -346,11 +383,12 @@ struct Part {
         begin(item * items.units + number * items.part_units) {}
 };
 
-// The CTA's part `index` of a row, `listed` after the first of the CTA; `at`: the row's first unit
-// in the line.
+// The CTA's part `index` of a row in a pass, `listed` after the first of the CTA; `at`: the row's
+// first unit in the line.
 template <class Shape>
 __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, const Items& items,
-                                                int index, int listed, int at, const Share& share) {
+                                                int pass, int index, int listed, int at,
+                                                const Share& share) {
   const QueryRows& q = a.q;
   const Part part(items, index);
   const int item_at = at + part.item * items.units;
@@ -373,11 +411,11 @@ __device__ __forceinline__ Segment make_segment(const Arguments& a, int row, con
     to = min(share.end - item_at, items.units);
     segment.piece = from > 0 ? slot + 1 : to < items.units ? slot : -1;
   }
-  const int block = items.chunks == 1 ? part.item : part.item / items.chunks;
-  segment.first_row = (part.item - block * items.chunks) * Shape::kChunk;
+  const ItemPlace<Shape> place(items, pass, part.item);
+  segment.first_row = place.chunk * Shape::kChunk;
   segment.rows = min(items.queries * q.group - segment.first_row, Shape::kChunk);
   segment.first_token = items.first_token;
-  segment.first_head = block * Shape::kHeads;
+  segment.first_head = place.block * Shape::kHeads;
   segment.position = items.keys - items.queries;
   segment.keys = items.keys;
   const auto sees = [&](int packed) {
@@ -431,25 +469,31 @@ __device__ __forceinline__ void note_item(const Arguments& a, const Share& share
 template <class Shape>
 __device__ __forceinline__ void list_parts(const Arguments& a, const Share& share, int first,
                                            int have, WorkList<Shape>& list) {
-  int at = share.units_before, number = share.parts_before;
+  const int passes = passes_of<Shape>(a);
 #pragma unroll 1
-  for (int row = share.first_row; row < share.last_row && at < share.end; ++row) {
-    const Items items = share.items_at<Shape>(a, row);
-    const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
+  for (int pass = share.pass; pass < passes; ++pass) {
+    int at = pass * share.pass_units + share.units_before;
+    int number = pass * share.pass_parts + share.parts_before;
+    if (at >= share.end) break;
 #pragma unroll 1
-    for (int i = max(first - number, 0); i < count * items.parts; ++i) {
-      const int listed = number + i - first, begin = at + Part(items, i).begin;
-      if (listed >= kListed || begin >= share.end) break;
-      const Segment segment =
-          make_segment<Shape>(a, row, items, i, number + i - list.first_part, at, share);
-      if (listed >= have) list.segments[listed] = segment;
-      atomicMax(&list.count, listed + 1);
-      if (!a.pieces.own_bits && begin >= share.begin) {
-        note_item<Shape>(a, share, begin, items.units, number + i, segment, list);
+    for (int row = share.first_row; row < share.last_row && at < share.end; ++row) {
+      const Items items = share.items_at<Shape>(a, row);
+      const int count = count_of<Shape>(a, items);
+#pragma unroll 1
+      for (int i = max(first - number, 0); i < count * items.parts; ++i) {
+        const int listed = number + i - first, begin = at + Part(items, i).begin;
+        if (listed >= kListed || begin >= share.end) break;
+        const Segment segment =
+            make_segment<Shape>(a, row, items, pass, i, number + i - list.first_part, at, share);
+        if (listed >= have) list.segments[listed] = segment;
+        atomicMax(&list.count, listed + 1);
+        if (!a.pieces.own_bits && begin >= share.begin) {
+          note_item<Shape>(a, share, begin, items.units, number + i, segment, list);
+        }
       }
+      at += count * items.units;
+      number += count * items.parts;
     }
-    at += count * items.units;
-    number += count * items.parts;
   }
   __syncthreads();
 }
@@ -458,15 +502,15 @@ __device__ __forceinline__ void list_parts(const Arguments& a, const Share& shar
 template <class Shape>
 __device__ __forceinline__ void list_first(const Arguments& a, const Share& share,
                                            WorkList<Shape>& list) {
-  int at = share.units_before, number = share.parts_before;
+  int at = share.pass * share.pass_units + share.units_before;
+  int number = share.pass * share.pass_parts + share.parts_before;
 #pragma unroll 1
   for (int row = share.first_row; row < share.last_row && at <= share.begin; ++row) {
     const Items items = share.items_at<Shape>(a, row);
-    const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
-    const int row_end = at + count * items.units;
+    const int count = count_of<Shape>(a, items), row_end = at + count * items.units;
     if (row_end > share.begin) {
-      const int i = (share.begin - at) / items.units;
-      list.segments[0] = make_segment<Shape>(a, row, items, i, 0, at, share);
+      const int i = count == 1 ? 0 : (share.begin - at) / items.units;
+      list.segments[0] = make_segment<Shape>(a, row, items, share.pass, i, 0, at, share);
       list.first_part = number + i;
       list.count = 1;
       break;
@@ -477,34 +521,45 @@ __device__ __forceinline__ void list_first(const Arguments& a, const Share& shar
   meet_planners<kPlanners<Shape>>();
 }
 
-// The number of the first part that begins in the share, where parts are not cut by shares. The
-// list is empty.
+// The number of a thread's first part that begins in the share, where parts are not cut by shares.
+template <class Shape>
+__device__ __forceinline__ int own_first_part(const Arguments& a, const Share& share) {
+  const int passes = passes_of<Shape>(a);
+#pragma unroll 1
+  for (int pass = share.pass; pass < passes; ++pass) {
+    int at = pass * share.pass_units + share.units_before;
+    int number = pass * share.pass_parts + share.parts_before;
+#pragma unroll 1
+    for (int row = share.first_row; row < share.last_row; ++row) {
+      if (at >= share.end) return INT32_MAX;
+      const Items items = share.items_at<Shape>(a, row);
+      const int count = count_of<Shape>(a, items), row_end = at + count * items.units;
+      if (row_end > share.begin) {
+        int i = 0;
+        if (share.begin > at) {
+          const int item = (share.begin - at) / items.units;
+          const int rest = share.begin - at - item * items.units;
+          i = item * items.parts + (rest + items.part_units - 1) / items.part_units;
+        }
+        if (i < count * items.parts && at + Part(items, i).begin < share.end) {
+          return number + i;
+        }
+      }
+      at = row_end;
+      number += count * items.parts;
+    }
+  }
+  return INT32_MAX;
+}
+
+// The same of the CTA. The list is empty.
 template <class Shape>
 __device__ __forceinline__ int first_whole_part(const Arguments& a, const Share& share,
                                                 WorkList<Shape>& list) {
   if (threadIdx.x == 0) list.first_part = INT32_MAX, list.count = 0;
   __syncthreads();
-  int at = share.units_before, number = share.parts_before;
-#pragma unroll 1
-  for (int row = share.first_row; row < share.last_row && at < share.end; ++row) {
-    const Items items = share.items_at<Shape>(a, row);
-    const int count = items.chunks * (a.cache.kv_heads / Shape::kHeads);
-    const int row_end = at + count * items.units;
-    if (row_end > share.begin) {
-      int i = 0;
-      if (share.begin > at) {
-        const int item = (share.begin - at) / items.units;
-        const int rest = share.begin - at - item * items.units;
-        i = item * items.parts + (rest + items.part_units - 1) / items.part_units;
-      }
-      if (i < count * items.parts && at + Part(items, i).begin < share.end) {
-        atomicMin(&list.first_part, number + i);
-        break;
-      }
-    }
-    at = row_end;
-    number += count * items.parts;
-  }
+  const int own = own_first_part<Shape>(a, share);
+  if (own != INT32_MAX) atomicMin(&list.first_part, own);
   __syncthreads();
   return list.first_part;
 }
