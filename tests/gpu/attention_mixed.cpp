@@ -128,9 +128,10 @@ TEST_F(GpuAttentionMixed, ARowsBitsDoNotDependOnItsNeighbours) {
                            "attention_prefill:lens=4+4+1,kvlen=1100+20+400,",
                            "attention_prefill:lens=20+150,kvlen=2100+150,",
                            "attention_prefill:lens=1+1+1+2,kvlen=5000+700+1100+40000,"}) {
-    for (const char* shape : {"hq=8,hk=1,d=256", "hq=8,hk=4,d=128", "hq=8,hk=1,d=256,kv=e4m3",
-                              "hq=8,hk=1,d=128,page=1", "hq=4,hk=2,d=64,mask=window,window=200",
-                              "hq=20,hk=2,d=64", "hq=3,hk=1,d=64,kv=int8,page=3"}) {
+    for (const char* shape :
+         {"hq=8,hk=1,d=256", "hq=8,hk=4,d=128", "hq=8,hk=1,d=256,kv=e4m3", "hq=8,hk=1,d=128,page=1",
+          "hq=4,hk=2,d=64,mask=window,window=200", "hq=20,hk=2,d=64",
+          "hq=3,hk=1,d=64,kv=int8,page=3", "hq=4,hk=2,d=128,kv=e4m3"}) {
       const std::string problem = std::string(rows) + shape + ",seed=" + std::to_string(++seed);
       Call all = random_call(parse_problem(problem), options);
       all.context.batch_invariant = true;

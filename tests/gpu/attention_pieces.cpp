@@ -16,9 +16,9 @@ using GpuAttentionPieces = Gpu;
 const std::vector<std::string> kRows = {
     "attention_decode:b=130,kvlen=40x130,", "attention_decode:b=130,kvlen=17x60+1500+20x69,",
     "attention_decode:b=120,kvlen=4x20+200x2+5+90x97,", "attention_decode:b=3,kvlen=40+900+4,"};
-const std::vector<std::string> kShapes = {"hq=8,hk=1,d=256",        "hq=4,hk=2,d=256,kv=e4m3",
-                                          "hq=8,hk=4,d=128",        "hq=3,hk=1,d=64",
-                                          "hq=2,hk=2,d=96,kv=int8", "hq=8,hk=1,d=256,t=2"};
+const std::vector<std::string> kShapes = {
+    "hq=8,hk=1,d=256",        "hq=4,hk=2,d=256,kv=e4m3", "hq=8,hk=4,d=128", "hq=3,hk=1,d=64",
+    "hq=2,hk=2,d=96,kv=int8", "hq=8,hk=1,d=256,t=2",     "hq=8,hk=8,d=64",  "hq=16,hk=4,d=128,t=4"};
 
 TEST_F(GpuAttentionPieces, EveryShape) {
   std::uint64_t seed = 9000;
@@ -37,7 +37,10 @@ TEST_F(GpuAttentionPieces, KeysAheadOfThePlan) {
        {"b=1,kvlen=70000,hq=2,hk=2,d=256,page=64", "b=70,kvlen=1000,hq=2,hk=1,d=256,page=64",
         "b=40,kvlen=900+30x20+1800x19,hq=2,hk=1,d=256,page=16",
         "b=100,kvlen=3x99+700,hq=2,hk=1,d=256,page=8",
-        "b=70,kvlen=1000,hq=2,hk=1,d=256,kv=e4m3,page=64"}) {
+        "b=70,kvlen=4000,hq=2,hk=1,d=256,kv=e4m3,page=64",
+        "b=1,kvlen=140000,hq=2,hk=2,d=256,kv=int8", "b=70,kvlen=1000,hq=4,hk=4,d=128,page=64",
+        "b=40,kvlen=900+30x20+1800x19,hq=8,hk=8,d=128,page=16",
+        "b=40,kvlen=900+30x20+1800x19,hq=8,hk=8,d=64,page=8"}) {
     const std::string whole = std::string("attention_decode:") + problem + ",seed=";
     check_all(whole + std::to_string(++seed), CaseOptions{});
     ++seed;
@@ -50,7 +53,7 @@ TEST_F(GpuAttentionPieces, KeysAheadOfThePlan) {
 TEST_F(GpuAttentionPieces, RowsThatAreAllAsLong) {
   std::uint64_t seed = 9100;
   for (const char* rows : {"b=65,kvlen=300", "b=260,kvlen=70", "b=520,kvlen=70"}) {
-    for (const char* shape : {"hq=8,hk=1,d=256,t=2", "hq=40,hk=1,d=64"}) {
+    for (const char* shape : {"hq=8,hk=1,d=256,t=2", "hq=40,hk=1,d=64", "hq=16,hk=2,d=128,t=2"}) {
       const std::string problem =
           std::string("attention_decode:") + rows + "," + shape + ",page=16,seed=";
       check_all(problem + std::to_string(++seed), CaseOptions{});

@@ -161,12 +161,13 @@ std::int64_t all_units(const RunProblem& problem) {
   return q.kv_heads * rows;
 }
 
-// Heads of a CTA, where it reads rows of a head beside those of others: short ones are read faster
-// so.
-int heads_together(const RunProblem& problem, int dim) {
-  const bool bytes = one_byte(problem.cache.k.dtype);
-  if (dim == 128 || (dim == 64 && !bytes)) return problem.queries.kv_heads % 4 == 0 ? 4 : 1;
-  return 1;
+// Heads of which a CTA reads the rows together: short rows are read faster so.
+int heads_together(const RunProblem& problem, const Plan& plan) {
+  constexpr std::int64_t kLeast = 24;  // units of a CTA; with fewer, more pieces cost more
+  if (problem.queries.kv_heads % 4 != 0) return 1;
+  if (plan.dim == 128) return 4;
+  const bool many = all_units(problem) >= kLeast * plan.ctas;
+  return plan.dim == 64 && !one_byte(problem.cache.k.dtype) && many ? 4 : 1;
 }
 
 // Does the kernel of Ahead shapes gain, and does what it takes for granted hold?
@@ -180,7 +181,8 @@ bool fetches_ahead(const RunProblem& problem, const Plan& plan) {
   if (q.head_dim != plan.dim || q.value_dim != plan.dim) return false;
   if (q.mask.window != 0 || q.mask.chunk != 0) return false;
   if (q.rows > kMost || room(places) > kMost) return false;
-  return all_units(problem) / plan.heads >= std::int64_t{kLeastAhead} * plan.ctas;
+  const std::int64_t least = one_byte(problem.cache.k.dtype) ? 4 * kLeastAhead : kLeastAhead;
+  return all_units(problem) / plan.heads >= least * plan.ctas;
 }
 
 }  // namespace
@@ -212,7 +214,7 @@ Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multipro
     plan.wide = q.scale > 0;  // it takes maxima before it multiplies
   }
   plan.ctas = std::min(multiprocessors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
-  if (plan.sharing == 1 && !plan.wide) plan.heads = heads_together(problem, plan.dim);
+  if (plan.sharing == 1 && !plan.wide) plan.heads = heads_together(problem, plan);
   plan.ahead = fetches_ahead(problem, plan);
   if (plan.sharing == 1 && !plan.wide && !plan.ahead) {
     // Small pages lie anywhere: more is read of each at a time, where a row is short.

@@ -31,13 +31,12 @@ struct Shape {
   static constexpr bool kEvenItems = false;  // see Even
   // The line of units: all rows of a block of heads before those of the next, so that CTAs read the
   // heads of a token at the same time, or all heads of a row before the next row's.
-  static constexpr bool kByHeads = sizeof(Stored) == 2 || D == 256;
+  static constexpr bool kByHeads = kSharing == 1 && (!kQuantised || D == 256);
   static constexpr int kTileBytes = 2 * kGroupBytes;
   // Few warps where rows are long: each has enough bytes in flight.
   static constexpr int kWarps = kSharing == 1 && kRowBytes >= 512 ? 4 : 8;
   static constexpr int kThreads = kWarps * 32;
   static constexpr bool kAhead = false;  // see Ahead
-  static constexpr int kCtas = 1;        // of an SM
   static constexpr int kRings = kWarps / kSharing;
   static constexpr int kParts = kRings / kHeads;               // rings of one head
   static constexpr int kRows = kHeads * kSharing * kWarpRows;  // query rows of a CTA
@@ -73,8 +72,8 @@ struct WideShape {
   static constexpr bool kRoomBeside = false;
   // A segment's end costs more here than a few CTAs that have nothing to do.
   static constexpr bool kEvenItems = true;
-  // At D = 256, where blocks are few, prompts of a mixture would meet on the same SMs.
-  static constexpr bool kByHeads = D != 256;
+  // Elsewhere it gains nothing, and where blocks are few, prompts of a mixture meet on the same SMs.
+  static constexpr bool kByHeads = D == 128;
   static constexpr bool kAhead = false;
   static constexpr int kWarps = 4, kThreads = 128, kSharing = 4, kHeads = 1, kParts = 1;
   static constexpr int kRows = kWideRows, kChunk = kRows;
@@ -92,8 +91,7 @@ struct WideShape {
 template <class Sizes>
 struct Ahead : Sizes {
   static constexpr bool kAhead = true;
-  static constexpr int kAheadKeys =
-      (128 << 10) / (2 * Sizes::kCtas * Sizes::kHeads * Sizes::kRowBytes);
+  static constexpr int kAheadKeys = (128 << 10) / (2 * Sizes::kHeads * Sizes::kRowBytes);
 };
 
 // Operands of the user's stand in for the cache (operands.cuh)?

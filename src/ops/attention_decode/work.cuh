@@ -509,7 +509,7 @@ __device__ __forceinline__ void list_first(const Arguments& a, const Share& shar
     const Items items = share.items_at<Shape>(a, row);
     const int count = count_of<Shape>(a, items), row_end = at + count * items.units;
     if (row_end > share.begin) {
-      const int i = count == 1 ? 0 : (share.begin - at) / items.units;
+      const int i = Shape::kByHeads && count == 1 ? 0 : (share.begin - at) / items.units;
       list.segments[0] = make_segment<Shape>(a, row, items, share.pass, i, 0, at, share);
       list.first_part = number + i;
       list.count = 1;
