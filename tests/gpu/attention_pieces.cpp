@@ -37,10 +37,11 @@ TEST_F(GpuAttentionPieces, KeysAheadOfThePlan) {
        {"b=1,kvlen=70000,hq=2,hk=2,d=256,page=64", "b=70,kvlen=1000,hq=2,hk=1,d=256,page=64",
         "b=40,kvlen=900+30x20+1800x19,hq=2,hk=1,d=256,page=16",
         "b=100,kvlen=3x99+700,hq=2,hk=1,d=256,page=8",
-        "b=70,kvlen=4000,hq=2,hk=1,d=256,kv=e4m3,page=64",
-        "b=1,kvlen=140000,hq=2,hk=2,d=256,kv=int8", "b=70,kvlen=1000,hq=4,hk=4,d=128,page=64",
-        "b=40,kvlen=900+30x20+1800x19,hq=8,hk=8,d=128,page=16",
-        "b=40,kvlen=900+30x20+1800x19,hq=8,hk=8,d=64,page=8"}) {
+        "b=60,kvlen=70x50+4600x10,hq=2,hk=1,d=256,kv=e4m3,page=64",
+        "b=30,kvlen=20x24+4600x6,hq=2,hk=2,d=256,kv=int8,page=16",
+        "b=40,kvlen=900+30x20+1800x19,hq=4,hk=4,d=128,page=64",
+        "b=24,kvlen=30x12+1800x12,hq=8,hk=8,d=128,page=16",
+        "b=24,kvlen=30x12+1800x12,hq=8,hk=8,d=64,page=8"}) {
     const std::string whole = std::string("attention_decode:") + problem + ",seed=";
     check_all(whole + std::to_string(++seed), CaseOptions{});
     ++seed;
