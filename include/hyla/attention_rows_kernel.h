@@ -232,7 +232,9 @@ __global__ void __launch_bounds__(kThreads)
     states[i].keys = r < tile.rows ? visible(r) : KeyRange{0, 0};
   }
 
-  const auto scale = static_cast<float>(call.scale), cap = static_cast<float>(call.softcap);
+  constexpr double kMost = 0x1p126;  // a larger cap would be infinite, and is none to any logit
+  const auto scale = static_cast<float>(call.scale);
+  const auto cap = static_cast<float>(call.softcap < kMost ? call.softcap : kMost);
   const std::int64_t list = token_of(0);
   for (std::int64_t base = first_key; base < last_key; base += kKeys) {
     __syncthreads();

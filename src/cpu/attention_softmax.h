@@ -48,11 +48,12 @@ struct Sight {
 
 // What a product becomes: logit = softcap * tanh(product * scale / softcap), in units of ln 2.
 struct Logits {
+  static constexpr double kMostCap = 0x1p100;  // of larger ones logits would be subnormal parts
   float scale, softcap;
 
   explicit Logits(const attention::Queries& q)
       : scale(static_cast<float>(q.softcap > 0 ? q.scale : q.scale * 1.4426950408889634)),
-        softcap(static_cast<float>(q.softcap)) {}
+        softcap(static_cast<float>(std::min(q.softcap, kMostCap))) {}
 
   void cap(float* scaled, std::int64_t count) const {
     if (softcap <= 0) return;

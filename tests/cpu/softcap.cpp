@@ -87,5 +87,19 @@ TEST(SoftcapOfManyKeys, IsNoWorseThanAPlainSoftmax) {
   }
 }
 
+// Caps that no float32 holds change nothing, and scales that vanish make all keys alike.
+TEST(SoftcapOfManyKeys, MayBeBeyondFloat32) {
+  for (const double cap : {0.0, 30.0, 1e30, 1e38, 1e60}) {
+    for (const double scale : {0.3, 1e-20, 1e-44, 1e-60, 0.0}) {
+      const char* problem = "attention_prefill:lens=3+40,kvlen=9+90,hq=4,hk=2,d=64,page=16";
+      testing::Call call = random_call(testing::parse_problem(problem), testing::CaseOptions{});
+      auto& p = std::get<attention::RunParams>(call.params);
+      p.softcap = cap;
+      p.scale = scale;
+      check_call(problem, call);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hyla::cpu_test

@@ -3,6 +3,7 @@
 // do not divide a tile.
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -109,15 +110,33 @@ TEST_F(GpuAttentionPrefill, HostileTensors) {
 // Logits that are small beside the cap keep their digits.
 TEST_F(GpuAttentionPrefill, LargeSoftCap) {
   for (const char* shape : {"d=128,page=16", "d=64,page=1,io=f16,kv=f16", "d=256,kv=e4m3"}) {
-    for (const double cap : {20.0, 300.0, 1e5}) {
-      const std::string problem =
-          std::string("attention_prefill:lens=70+91,kvlen=70+300,hq=4,hk=2,") + shape;
-      Call call = random_call(parse_problem(problem));
-      std::get<attention::RunParams>(call.params).softcap = cap;
-      const DeviceCall gpu(call);
-      gpu.launch("cuda_prefill");
-      const Comparison comparison = Judge(call).compare(gpu.result());
-      EXPECT_TRUE(comparison.ok) << problem << ", cap " << cap << ": " << comparison.failure;
+    for (const char* rows : {"lens=70+91,kvlen=70+300", "lens=3+40,kvlen=9+90"}) {
+      for (const double cap : {20.0, 300.0, 1e5, 1e30, 1e38, 1e60}) {
+        const std::string problem =
+            std::string("attention_prefill:") + rows + ",hq=4,hk=2," + shape;
+        Call call = random_call(parse_problem(problem));
+        std::get<attention::RunParams>(call.params).softcap = cap;
+        check_call(problem + ", cap " + std::to_string(cap), call);
+      }
+    }
+  }
+}
+
+// Whoever takes them: scales that vanish in float32, or beside the cap.
+TEST_F(GpuAttentionPrefill, VanishingScales) {
+  for (const char* rows : {"lens=40+90,kvlen=90", "lens=3+40,kvlen=9+90"}) {
+    for (const double scale : {0.0, 1e-60, 1e-44, 1e-20}) {
+      for (const double cap : {0.0, 30.0, 1e30}) {
+        const std::string problem =
+            std::string("attention_prefill:") + rows + ",hq=4,hk=2,d=64,page=16";
+        Call call = random_call(parse_problem(problem));
+        auto& p = std::get<attention::RunParams>(call.params);
+        p.scale = scale;
+        p.softcap = cap;
+        std::ostringstream name;
+        name << problem << ", scale " << scale << ", cap " << cap;
+        check_call(name.str(), call);
+      }
     }
   }
 }

@@ -113,10 +113,9 @@ double mixed_us(const Call& call, const Context& context) {
 const char* wide_refuses(const Call& call, const Context& context) {
   if (guess(call) != Guess::kMixed) return "rows seem to be alike";
   if (const char* reason = decode_refuses(call, context)) return reason;
-  if (size_of(call.problem.cache.k.dtype) != 2 || !(call.problem.queries.scale > 0)) {
-    return "takes 16-bit caches and a scale above 0";
-  }
-  return nullptr;
+  if (size_of(call.problem.cache.k.dtype) != 2) return "takes 16-bit caches";
+  if (attention::decode::takes_wide(call.problem.queries)) return nullptr;
+  return "takes a scale from 2^-100 on and a soft cap up to 256";
 }
 std::size_t wide_bytes(const Call& call) {
   return attention::decode::workspace_bytes(call.plan(attention::decode::kAnyRows));

@@ -15,7 +15,7 @@ Plan plan_over_operands(const Queries& queries, bool bytes, const Context& conte
   if (bytes) {
     plan.sharing = many_queries(queries) ? 4 : 1;
   } else {
-    plan.wide = many_queries(queries) && queries.scale > 0;
+    plan.wide = many_queries(queries) && takes_wide(queries);
   }
   plan.ctas = std::min(processors_of(context), kMaxCtas) * (plan.wide ? kWideCtas : 1);
   set_entries(plan, queries);

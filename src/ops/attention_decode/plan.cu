@@ -211,7 +211,7 @@ Plan make_plan(const RunProblem& problem, std::int64_t most_packed, int multipro
   if (one_byte(problem.cache.k.dtype)) {
     if (unknown ? q.query_heads / q.kv_heads > kWarpRows : many) plan.sharing = 4;
   } else if (unknown || many) {
-    plan.wide = q.scale > 0;  // it takes maxima before it multiplies
+    plan.wide = takes_wide(q);
   }
   plan.ctas = std::min(multiprocessors, kMaxCtas) * (plan.wide ? kWideCtas : 1);
   if (plan.sharing == 1 && !plan.wide) plan.heads = heads_together(problem, plan);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "device/alignment.h"
+#include "ops/attention/factors.h"
 #include "ops/attention_decode/arguments.h"
 
 namespace hyla::attention::decode {
@@ -53,6 +54,9 @@ inline bool fits(const IndexSpan& span) {
   return stride >= 0 && stride <= INT32_MAX / 8;
 }
 
+// kernel_wide.cuh takes maxima before it multiplies.
+inline bool takes_wide(const Queries& q) { return has_factors(q) && q.softcap <= kLargeCap; }
+
 // Everything that the kernels count stays below 2^31. `capacity`: keys of a row at most.
 inline const char* refuses_queries(const Queries& q, std::int64_t capacity) {
   if (q.q.dtype == DType::kFloat32) return "queries are float32";
@@ -61,6 +65,7 @@ inline const char* refuses_queries(const Queries& q, std::int64_t capacity) {
   if (!device::aligned(x.data, 4) || x.strides[0] % 2 != 0 || x.strides[1] % 2 != 0) {
     return "queries are not aligned to 4 bytes";
   }
+  if (q.softcap > 0x1p100) return "takes a soft cap up to 2^100";
   const std::int64_t group = q.query_heads / q.kv_heads;
   const std::int64_t tokens = q.q.shape[0];
   if (q.rows > kMostTokens || capacity > kMostTokens || tokens * q.query_heads > kMostTokens) {

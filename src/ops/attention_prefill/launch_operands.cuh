@@ -1,6 +1,7 @@
 // Launching the prefill kernel over operands of the user's.
 #pragma once
 
+#include "ops/attention/factors.h"
 #include "ops/attention/operand_queries.cuh"
 #include "ops/attention_prefill/launch_bytes.cuh"
 #include "ops/attention_prefill/operand_bytes.h"
@@ -46,7 +47,9 @@ template <int HeadDim, class K, class V>
 void launch_operands(const Queries& queries, const K& k, const V& v, const Workspace& workspace,
                      const Context& context) {
   check_operand_queries<HeadDim, K>(queries);
-  if (const char* reason = tile_refuses(queries)) {
+  const char* reason = tile_refuses(queries);
+  if (reason == nullptr && !has_factors(queries)) reason = kNeedsFactors;
+  if (reason != nullptr) {
     throw Unsupported("attention.prefill", {{"cuda_prefill", false, reason}});
   }
   if (queries.rows == 0 || queries.q.shape[0] == 0) return;

@@ -1,6 +1,7 @@
 #include "ops/attention_prefill/launch_prefill.h"
 
 #include "device/alignment.h"
+#include "ops/attention/factors.h"
 #include "ops/attention/padded_dim.h"
 #include "ops/attention_prefill/launch_bytes_instances.h"
 #include "ops/attention_prefill/launch_instances.h"
@@ -145,6 +146,7 @@ std::int64_t most_keys(const CacheView& cache) {
 const char* attention_prefill_refuses(const RunProblem& problem, const Context& context) {
   const CacheView& cache = problem.cache;
   if (const char* reason = tile_refuses(problem.queries)) return reason;
+  if (!has_factors(problem.queries)) return kNeedsFactors;
   if (!one_byte(cache) && cache.k.dtype != problem.queries.q.dtype) {
     return "takes caches of the queries' dtype, float8_e4m3 and int8";
   }
