@@ -178,6 +178,59 @@ TEST_F(GpuAppend, ZerosAndTinyNumbers) {
   }
 }
 
+// Pairs of heads that fill their lanes and are rotated whole, of more than a few tokens.
+TEST_F(GpuAppend, WholeHeads) {
+  std::uint64_t seed = 6900;
+  for (const char* heads : {"hk=2,d=256", "hk=4,d=128"}) {
+    for (const char* types :
+         {"io=bf16,kv=e4m3", "io=f16,kv=e4m3", "io=bf16,kv=int8", "io=f16,kv=int8"}) {
+      for (const char* rope : {"halves", "pairs"}) {
+        const char* rows = ++seed % 3 == 0 ? "lens=520,by=slots" : "lens=250+0+263+1";
+        check_all(std::string("attention_append:page=16,") + heads + "," + rows + "," + types +
+                      ",rope=" + rope + ",seed=" + std::to_string(seed),
+                  seed % 4 < 2 ? CaseOptions{} : CaseOptions::drawn(seed));
+      }
+    }
+  }
+}
+
+// Among them zeros, tiny numbers and large ones; then positions beyond the tables, which a
+// reference does not take.
+TEST_F(GpuAppend, WholeHeadsThatAreUnusual) {
+  for (const char* types : {"kv=e4m3", "kv=int8"}) {
+    for (const char* rope : {"halves", "pairs"}) {
+      const std::string what = std::string(types) + ",rope=" + rope;
+      Call call = random_call(
+          parse_problem("attention_append:hk=2,d=128,page=16,lens=300+250," + what), CaseOptions{});
+      auto& p = std::get<AppendParams>(call.params);
+      for (std::int64_t d = 0; d < 128; ++d) {
+        store_element(p.k, 1 * p.k.strides[0] + d, 0);
+        store_element(p.v, 2 * p.v.strides[0] + d, d % 2 == 0 ? 0x1p-126 : -0x1p-130);
+        store_element(p.k, 3 * p.k.strides[0] + d, 0x1p-133);
+        store_element(p.k, 4 * p.k.strides[0] + d, 0x1p120);
+        store_element(p.v, 5 * p.v.strides[0] + d, d == 7 ? 0x1p127 : 0);
+      }
+      check_call(what, call);
+      p.rope.cos.shape[0] = p.rope.sin.shape[0] = 270;
+      const DeviceCall gpu(call);
+      gpu.launch("cuda_rows");
+      const Call got = gpu.result();
+      gpu.upload(call);
+      gpu.launch("cuda_heads");
+      const Call want = gpu.result();
+      for (std::size_t i = 0; i < got.buffers.size(); ++i) {
+        const Buffer &a = got.buffers[i], &b = want.buffers[i];
+        if (a.name() != "cache.k" && a.name() != "cache.v") continue;
+        const auto same = [](auto x, auto y) {  // but for the sign of zeros
+          return x == y || ((static_cast<int>(x) | static_cast<int>(y)) & 0x7f) == 0;
+        };
+        EXPECT_TRUE(std::equal(a.data(), a.data() + a.data_bytes(), b.data(), same))
+            << what << ": " << a.name();
+      }
+    }
+  }
+}
+
 // One for all, one a head, many; of few bits, whose quotients are ties, and of many.
 TEST_F(GpuAppend, GivenScales) {
   std::uint64_t seed = 7000;

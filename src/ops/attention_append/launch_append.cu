@@ -80,6 +80,28 @@ void launch_conversion(const AppendProblem& problem, const Context& context) {
          });
 }
 
+// False where it is not for the kernel for whole heads.
+template <class In, class Out>
+bool launch_whole(const AppendProblem& problem, const Context& context) {
+  if (!appending::has_whole_heads(problem)) return false;
+  const std::int64_t pairs = problem.heads / 2;
+  const std::int64_t warps =
+      std::int64_t{device::multiprocessors(context)} * appending::kWholeCtas * appending::kRowWarps;
+  const RowsArguments arguments =
+      appending::rows_arguments(problem, std::max<std::int64_t>(warps / pairs, 1));
+  const int of_cta = appending::kRowWarps * arguments.halves[0].tokens_of_warp;
+  device::LaunchShape shape;
+  shape.grid = dim3(static_cast<unsigned>((arguments.tokens + of_cta - 1) / of_cta),
+                    static_cast<unsigned>(pairs));
+  shape.block = dim3(32 * appending::kRowWarps);
+  if (problem.head_dim == 256) {
+    device::launch(appending::convert_whole<In, Out, 16>, shape, arguments, context);
+  } else {
+    device::launch(appending::convert_whole<In, Out, 8>, shape, arguments, context);
+  }
+  return true;
+}
+
 template <class In, class Out, Scales kScales>
 void launch_unturned(const AppendProblem& problem, const Context& context) {
   if (problem.heads == 1) {
@@ -106,6 +128,7 @@ void launch_quantising(const AppendProblem& problem, const Context& context) {
       (problem.value_dim > 0 && !appending::one_scale_a_head(cache.v_scales))) {
     launch_conversion<In, Out, true, Scales::kAny>(problem, context);
   } else if (problem.cos.present()) {
+    if (launch_whole<In, Out>(problem, context)) return;
     launch_conversion<In, Out, true, Scales::kHead>(problem, context);
   } else {
     launch_unturned<In, Out, Scales::kHead>(problem, context);

@@ -83,8 +83,14 @@ __device__ __forceinline__ void clamp(float (&x)[8]) {
   }
 }
 
-// Any quotients: the product with the reciprocal becomes the nearest number with few bits, moved
-// one step to the side of the remainder.
+// The product with the reciprocal becomes the nearest number with few bits, moved one step to the
+// side of the remainder.
+__device__ __forceinline__ float exact_quotient(const Exact& x, float scale, float inverse) {
+  const float few = __int_as_float((__float_as_int(x.high * inverse) + 8) & ~15);
+  return leaning(few, fmaf(-few, scale, x.high) + x.low);
+}
+
+// Any quotients.
 template <class Out>
 __device__ __forceinline__ uint2 divide_exactly(Exact (&x)[8], float scale) {
   if (scale < kLeastScale) {
@@ -96,21 +102,28 @@ __device__ __forceinline__ uint2 divide_exactly(Exact (&x)[8], float scale) {
   float quotients[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float few = __int_as_float((__float_as_int(x[i].high * inverse) + 8) & ~15);
-    const float quotient = leaning(few, fmaf(-few, scale, x[i].high) + x[i].low);
+    const float quotient = exact_quotient(x[i], scale, inverse);
     quotients[i] = scale == 0.0f ? 0.0f : quotient;
   }
   return products<Out>(quotients, 1.0f);
 }
+// One, by a scale that is not below the least.
+template <class Out>
+__device__ __forceinline__ std::uint32_t divide_exactly(const Exact& x, float scale,
+                                                        float inverse) {
+  const float quotients[8] = {exact_quotient(x, scale, inverse)};
+  return products<Out>(quotients, 1.0f).x & 0xffu;
+}
 
+inline constexpr float kAbove = 1.0f + 0x1p-21f, kBelow = 1.0f - 0x1p-21f;
 // The quotients lie between the products with two numbers around the reciprocal, whatever is lost
 // on the way (3/4 of 2^-21 of them); what both are rounded to is right. False where they differ:
 // close to a tie, a few in 10^5.
 template <class Out>
 __device__ __forceinline__ bool divide_between(const float (&x)[8], float scale, uint2& result) {
   const float inverse = arch::reciprocal_fast(scale);
-  result = products<Out>(x, inverse * (1.0f + 0x1p-21f));
-  const uint2 other = products<Out>(x, inverse * (1.0f - 0x1p-21f));
+  result = products<Out>(x, inverse * kAbove);
+  const uint2 other = products<Out>(x, inverse * kBelow);
   return ((result.x ^ other.x) | (result.y ^ other.y)) == 0 && scale >= kLeastScale;
 }
 
@@ -199,8 +212,8 @@ struct GivenScale {
       return products<Out>(q, 1.0f);
     };
     const float about = inverse + rest;
-    result = rounded(about * (1.0f + 0x1p-21f));
-    const uint2 other = rounded(about * (1.0f - 0x1p-21f));
+    result = rounded(about * kAbove);
+    const uint2 other = rounded(about * kBelow);
     return ((result.x ^ other.x) | (result.y ^ other.y)) == 0 && plain;
   }
 };
@@ -223,7 +236,7 @@ struct Divisor {
     plain = scale >= kLeastScale;
     if constexpr (std::is_same_v<Out, std::int8_t>) {
       // One rounding, of the sum: the scale has to have a reciprocal.
-      plain = plain && (error != 0.0f || (__float_as_uint(scale) & 0x7fffffu) == 0);
+      plain = plain & ((error != 0.0f) | ((__float_as_uint(scale) & 0x7fffffu) == 0));
       inverse = fmaf(inverse, error == 0.0f ? 0.0f : lean, inverse);
     } else {
       // Above zero, for the sign of what is zero.

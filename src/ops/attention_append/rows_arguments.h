@@ -9,6 +9,7 @@
 #include "ops/attention_append/kernel_convert.cuh"
 #include "ops/attention_append/kernel_copy.cuh"
 #include "ops/attention_append/kernel_few.cuh"
+#include "ops/attention_append/kernel_whole.cuh"
 
 namespace hyla::attention::appending {
 
@@ -153,6 +154,33 @@ inline int few_threads(const AppendProblem& p, const RowsArguments& a) {
 
 inline bool one_scale_a_head(const TensorView& scales) {
   return scales.present() && scales.shape[scales.rank - 1] == 1;
+}
+
+// Every token's place in a tensor of the cache, counted in `unit` elements, has 32 bits.
+inline bool has_near_places(const AppendProblem& p, const TensorView& view, std::int64_t unit) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 31, kMostTokens = std::int64_t{1} << 30;
+  const CacheTensor x(view, p.cache.kind);
+  const CachePlaces places(p.cache);
+  if (x.outer_stride < 0 || x.token_stride < 0 || x.outer_stride >= kMost * unit ||
+      x.token_stride >= kMost * unit || places.outers > kMostTokens ||
+      places.tokens > kMostTokens) {
+    return false;
+  }
+  const double last = static_cast<double>(places.outers) * static_cast<double>(x.outer_stride) +
+                      static_cast<double>(places.tokens) * static_cast<double>(x.token_stride);
+  return last < static_cast<double>(kMost) * static_cast<double>(unit);
+}
+
+// What kernel_whole.cuh takes of what has a scale a head and is rotated.
+inline bool has_whole_heads(const AppendProblem& p) {
+  const auto row_fits = [](const TensorView& table) {
+    return table.shape[0] <= 1 || (table.strides[0] >= 0 && table.strides[0] < (1 << 28));
+  };
+  return (p.sequences.cu_seqlens.present() || p.slots.present()) && p.value_dim == p.head_dim &&
+         (p.head_dim == 128 || p.head_dim == 256) && 2 * p.cos.shape[1] == p.head_dim &&
+         p.heads % 2 == 0 && p.heads <= 65536 && row_fits(p.cos) && row_fits(p.sin) &&
+         has_near_places(p, p.cache.k, 8) && has_near_places(p, p.cache.v, 8) &&
+         has_near_places(p, p.cache.k_scales, 1) && has_near_places(p, p.cache.v_scales, 1);
 }
 
 // `warps`: that run at once, where rows are converted.
