@@ -12,7 +12,6 @@
 #include "cpu/gdn_pool.h"
 #include "cpu/gdn_rows_of_k.h"
 #include "cpu/gdn_rows_of_v.h"
-#include "cpu/gdn_together.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
@@ -47,6 +46,8 @@ struct RowTokens {
     }
   }
 
+  // Their products with each other. From here on keys are as Way wants them for states of S.
+  template <class Way, class S>
   const TokenProducts& multiply(std::int64_t count, std::int64_t K) {
     if (multiplied) return products;
     const std::int64_t width = padded(K);
@@ -55,6 +56,11 @@ struct RowTokens {
       std::fill_n(k[t], width, 0.0f);
     }
     products.make(q, k, count, width);
+    if (Way::template arranges_keys<S>(K)) {
+      arrange_floats<S>(q, count, K);
+      arrange_floats<S>(k, count, K);
+    }
+    if (LineOf<S>::kArranged) clean_floats<S>(k, count, width);
     multiplied = true;
     return products;
   }
@@ -135,6 +141,7 @@ struct HeadsAhead {
 // One head of one row, value rows v0 to v1, over a pool of S.
 template <class Layout, class S>
 struct HeadWalk {
+  using Way = typename Layout::Together;
   const gdn::MtpProblem& p;
   std::int64_t row, head, v0, v1;
   float* scratch;
@@ -172,11 +179,11 @@ struct HeadWalk {
         in_place(tokens[0], v[0], o[0]);
       } else if (faster && length >= kTogether && length <= kTokenBlock &&
                  Together::takes(known.k, commit(), length, p.K)) {
-        const TokenProducts& products = known.multiply(length, p.K);
+        const TokenProducts& products = known.multiply<Way, S>(length, p.K);
         at_once(Together(tokens, length, commit(), products, known.q, known.k), read(), length, v,
                 o);
       } else if (faster && length > kTokenBlock && final_holds_floats()) {
-        const TokenProducts& products = known.multiply(count, p.K);
+        const TokenProducts& products = known.multiply<Way, S>(count, p.K);
         const S* from = t == 0 ? read() : pool_at<S>(p.final, final_slot(), head);
         at_once(Together(tokens, count, count, products, known.q, known.k), from, count, v, o);
       } else {
@@ -224,30 +231,37 @@ struct HeadWalk {
 
   // At most kTokenBlock tokens, from a pool to a pool. A group is updated after the next one's
   // products are made, so that neither these nor the solve are waited for.
-  void at_once(const Together& t, const S* from, std::int64_t tokens, const float (*v)[kMaxDim],
+  void at_once(const Together& t, const S* from, std::int64_t tokens, float (*v)[kMaxDim],
                float (*o)[kMaxDim]) const {
-    using Way = typename Layout::Together;
     const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
-    TogetherGroup<Way> groups[2];
+    TogetherGroup<Way, S> groups[2];
     int now = 0;
     ahead.ask_tokens(next());
+    if (Way::template arranges_values<S>()) arrange_floats<S>(v, tokens, v1 - v0);
     make_products(t, from, v0, groups[now]);
-    for (std::int64_t j = v0; j < v1; j += Layout::kGroup, now = 1 - now) {
-      TogetherGroup<Way>& group = groups[now];
-      const std::int64_t offset = j * p.initial.v_stride, count = std::min(Layout::kGroup, v1 - j);
-      t.solve(count, Way::kStride, group.ks, group.qs, v, o, tokens, j - v0);
-      if (j + Layout::kGroup < v1) make_products(t, from, j + Layout::kGroup, groups[1 - now]);
+    for (std::int64_t j = v0; j < v1; j += Way::kGroup, now = 1 - now) {
+      TogetherGroup<Way, S>& group = groups[now];
+      const std::int64_t offset = j * p.initial.v_stride, count = std::min(Way::kGroup, v1 - j);
+      t.solve<S>(Way::template arranges_values<S>() ? Way::kGroup : count, Way::kGroup, group.ks,
+                 group.qs, v, o, tokens, j - v0);
+      if (j + Way::kGroup < v1) make_products(t, from, j + Way::kGroup, groups[1 - now]);
       if (to != nullptr) {
-        Way::update(t, p.K, count, from + offset, stride, to + offset, stride, group.ks);
+        Way::update(t, p.K, count, from + offset, group.kept, to + offset, stride, group.ks);
       }
     }
+    if (Way::template arranges_values<S>()) restore_floats<S>(o, tokens, v1 - v0);
   }
-  template <class Group>
-  void make_products(const Together& t, const S* from, std::int64_t j, Group& group) const {
-    Layout::Together::all_products(t, p.K, std::min(Layout::kGroup, v1 - j),
-                                   from + j * p.initial.v_stride, line_stride(p.initial),
-                                   fetched(j + kAheadOfFew * Layout::kGroup), group.ks, group.qs);
+  void make_products(const Together& t, const S* from, std::int64_t j,
+                     TogetherGroup<Way, S>& group) const {
+    Way::all_products(t, p.K, std::min(Way::kGroup, v1 - j), from + j * p.initial.v_stride,
+                      line_stride(p.initial), fetched_by_few(j), group.kept, group.ks, group.qs);
+  }
+  // While the group at j is worked on. Where value rows do not lie one behind the other, a part of
+  // the next head.
+  const S* fetched_by_few(std::int64_t j) const {
+    if (Layout::inner(1, 0) == 1) return fetched(j + kAheadOfFew * Way::kGroup);
+    return fetched(p.V) + (j - v0) * p.K;
   }
 
   // Tokens t to t + count: a group of value rows goes through all of them as floats.

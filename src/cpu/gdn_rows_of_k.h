@@ -8,7 +8,7 @@
 #endif
 
 #include "cpu/gdn_step.h"
-#include "cpu/gdn_together.h"
+#include "cpu/gdn_together_of_k.h"
 #include "cpu/gdn_two_at_once.h"
 
 HYLA_TARGET_BEGIN

@@ -8,7 +8,7 @@
 #endif
 
 #include "cpu/gdn_step.h"
-#include "cpu/gdn_together.h"
+#include "cpu/gdn_together_of_v.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {

@@ -8,58 +8,11 @@
 #define HYLA_CPU_GDN_TWO_AT_ONCE_H_
 #endif
 
+#include "cpu/gdn_state_lines.h"
 #include "cpu/gdn_step.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
-
-// How a row is read and written: two vectors at a time, in an order that k and q follow.
-template <class S>
-struct RowOf {
-  static constexpr bool kKnown = false;
-};
-
-template <>
-struct RowOf<float> {
-  static constexpr bool kKnown = true, kConverted = false;
-  static HYLA_INLINE void load_two(const float* from, F& a, F& b) {
-    a = load(from);
-    b = load(from + kLanes);
-  }
-  static HYLA_INLINE void store_two(F a, F b, float* to) {
-    store(a, to);
-    store(b, to + kLanes);
-  }
-  static HYLA_INLINE void arrange(F&, F&) {}
-  static HYLA_INLINE float clean(float x) { return x; }
-  static HYLA_INLINE void clean_four(float*) {}
-};
-
-#if HYLA_TARGET_HAS_AVX512
-// Even and odd elements, without instructions for bfloat16, which are slow on some processors. NaN
-// comes out where it goes in clean: its bits must not overflow when a sum rounds them.
-template <>
-struct RowOf<bfloat16> {
-  static constexpr bool kKnown = true, kConverted = true;
-  static HYLA_INLINE void load_two(const bfloat16* from, F& even, F& odd) {
-    split_words(from, even, odd);
-  }
-  static HYLA_INLINE void store_two(F even, F odd, bfloat16* to) { join_words(even, odd, to); }
-  static HYLA_INLINE void arrange(F& a, F& b) {
-    split_lanes(a, b);
-    a = clean_nan(a);
-    b = clean_nan(b);
-  }
-  static HYLA_INLINE float clean(float x) {
-    return x == x ? x : std::numeric_limits<float>::quiet_NaN();
-  }
-  static HYLA_INLINE void clean_four(float* x) {
-    const float sum = (x[0] + x[1]) + (x[2] + x[3]);  // NaN where one of them is
-    if (sum == sum) return;
-    for (int j = 0; j < 4; ++j) x[j] = clean(x[j]);
-  }
-};
-#endif
 
 // Rows ahead come into the second cache, or into the first one; or, out of memory, those of the next
 // head into the second and what is near into the first.
@@ -71,7 +24,7 @@ struct TwoAtOnce {
 
   template <class S>
   static constexpr bool takes() {
-    return kLanes == 16 && RowOf<S>::kKnown;
+    return kLanes == 16 && LineOf<S>::kInTurn;
   }
 
   // `count`: a multiple of kRows. `to`: null where the new state is not wanted. `next`: where rows
@@ -87,8 +40,8 @@ struct TwoAtOnce {
   template <Fetch kFetch, bool kWritten, class S>
   static void rows(const Token& t, std::int64_t count, const S* from, S* to, std::int64_t stride,
                    const S* next, const float* v, float* o) {
-    using Row = RowOf<S>;
-    constexpr std::int64_t kAhead = 64 / sizeof(S);  // rows
+    using Line = LineOf<S>;
+    constexpr std::int64_t kAhead = Line::kAhead;
     F k[kVectors], q[kVectors];
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) {
@@ -97,13 +50,18 @@ struct TwoAtOnce {
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; i += 2) {
-      Row::arrange(k[i], k[i + 1]);
-      Row::arrange(q[i], q[i + 1]);
+      Line::arrange(k[i], k[i + 1]);
+      Line::arrange(q[i], q[i + 1]);
     }
-    const F alpha = set(Row::clean(t.alpha));
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) {
+      k[i] = Line::clean(k[i]);
+      q[i] = Line::clean(q[i]);
+    }
+    const F alpha = set(Line::clean(t.alpha));
     alignas(64) float ks[kLanes], qs[kLanes], delta[kLanes];
     // What was converted when it met k and q is not converted again.
-    alignas(64) float kept[2][kRows][Row::kConverted ? kVectors * kLanes : 1];
+    alignas(64) float kept[2][kRows][Line::kArranged ? kVectors * kLanes : 1];
     F ak[kRows], aq[kRows];
 #pragma GCC unroll 4
     for (int j = 0; j < kRows; ++j) dot(k, q, from + j * stride, kept[0][j], ak[j], aq[j]);
@@ -112,7 +70,7 @@ struct TwoAtOnce {
       sum4(ak[0], ak[1], ak[2], ak[3], ks);
       sum4(aq[0], aq[1], aq[2], aq[3], qs);
       finish_rows(t, ks, qs, v + r, delta, o + r);
-      Row::clean_four(delta);
+      Line::clean_four(delta);
       // At the end some rows once more.
       const S* later = from + (r + kRows < count ? kRows * stride : 0);
       const std::int64_t far = r + kAhead - count;
@@ -124,7 +82,9 @@ struct TwoAtOnce {
         update<kFetch, kWritten>(k, alpha, set(delta[j]), row, kept[now][j], to, fetched);
         advance(later, stride);
         advance(fetched, stride);
-        if (kFetch == Fetch::kBoth) prefetch<kVectors * kLanes>(next + (r + j) * stride);
+        const S* far_row = next + (r + j) * stride;
+        if (kFetch == Fetch::kBoth && Line::asked_far(far_row))
+          prefetch<kVectors * kLanes>(far_row);
         advance(row, stride);
         if (kWritten) advance(to, stride);
       }
@@ -159,13 +119,13 @@ struct TwoAtOnce {
       prefetch<2 * kLanes, kFetch != Fetch::kSecond>(fetched + i * kLanes);
       if (!kWritten) continue;
       F x, y;
-      if constexpr (RowOf<S>::kConverted) {
-        RowOf<float>::load_two(kept + i * kLanes, x, y);
+      if constexpr (LineOf<S>::kArranged) {
+        LineOf<float>::load_two(kept + i * kLanes, x, y);
       } else {
-        RowOf<S>::load_two(from + i * kLanes, x, y);
+        LineOf<S>::load_two(from + i * kLanes, x, y);
       }
-      RowOf<S>::store_two(fma(k[i], delta, mul(alpha, x)), fma(k[i + 1], delta, mul(alpha, y)),
-                          to + i * kLanes);
+      LineOf<S>::store_two(fma(k[i], delta, mul(alpha, x)), fma(k[i + 1], delta, mul(alpha, y)),
+                           to + i * kLanes);
     }
   }
 
@@ -176,8 +136,8 @@ struct TwoAtOnce {
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; i += 2) {
       F x, y;
-      RowOf<S>::load_two(line + i * kLanes, x, y);
-      if (RowOf<S>::kConverted) RowOf<float>::store_two(x, y, kept + i * kLanes);
+      LineOf<S>::load_two(line + i * kLanes, x, y);
+      if (LineOf<S>::kArranged) LineOf<float>::store_two(x, y, kept + i * kLanes);
       ak = fma(k[i], x, ak);
       aq = fma(q[i], x, aq);
       ak = fma(k[i + 1], y, ak);

@@ -40,27 +40,34 @@ HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
 // A vector of bfloat16 as floats, those with even numbers and those with odd ones; and back, rounded
 // to nearest, a tie away from zero: instructions for bfloat16, which know better, take 2.2 cycles on
 // some processors. NaN must be clean: other bits of one may overflow.
-HYLA_INLINE void split_words(const bfloat16* from, F& even, F& odd) {
+HYLA_INLINE void split_words(__m512i words, F& even, F& odd) {
   // Whole masks, as compilers take the plain forms for reads of what nobody has written.
-  const __m512i words = _mm512_loadu_si512(from);
   even = from_raw(_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, words, 16)));
   odd = from_raw(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536))));
 }
-HYLA_INLINE void join_words(F even, F odd, bfloat16* to) {
+HYLA_INLINE __m512i join_words(F even, F odd) {
   const __m512i half = _mm512_set1_epi32(0x8000);
   const __m512i lower = _mm512_add_epi32(_mm512_castps_si512(__m512(raw(even))), half);
   const __m512i upper = _mm512_add_epi32(_mm512_castps_si512(__m512(raw(odd))), half);
-  const __m512i both =
-      _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_maskz_srli_epi32(0xffff, lower, 16), upper);
-  _mm512_storeu_si512(static_cast<void*>(to), both);
+  // The upper half of every number of `lower` goes below that of `upper`.
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi32(0x03020302, 0x07060706, 0x0b0a0b0a, 0x0f0e0f0e));
+  return _mm512_mask_shuffle_epi8(upper, 0x3333333333333333u, lower, order);
 }
-// Of the 32 floats of a and b: the even ones, and the odd ones.
+// Of the 32 floats of a and b: the even ones, and the odd ones. And back.
 HYLA_INLINE void split_lanes(F& a, F& b) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
   const __m512 x = raw(a), y = raw(b);
   a = from_raw(_mm512_permutex2var_ps(x, even, y));
   b = from_raw(_mm512_permutex2var_ps(x, odd, y));
+}
+HYLA_INLINE void zip_lanes(F& a, F& b) {
+  const __m512i lower = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+  const __m512 x = raw(a), y = raw(b);
+  a = from_raw(_mm512_permutex2var_ps(x, lower, y));
+  b = from_raw(_mm512_permutex2var_ps(x, upper, y));
 }
 // NaN with only its first bit set.
 HYLA_INLINE F clean_nan(F x) {
