@@ -12,6 +12,7 @@
 namespace hyla::cpu {
 
 const char* rows_refuses(const gdn::Problem& p);
+const char* rows_amx_refuses(const gdn::MtpProblem& p);
 void run_rows(Target target, const gdn::MtpProblem& p, const Context& context);
 void run_decode(Target target, const gdn::DecodeProblem& p, const Context& context);
 inline void run_recurrence(Target target, const gdn::RecurrenceProblem& p, const Context& context) {

@@ -31,10 +31,11 @@ constexpr std::int64_t kKnownPages = 4 << 20;
 constexpr std::int64_t kLargeFirstCache = 48 << 10;
 
 // On the processors that have AMX a product of pairs takes twice as long as those of floats.
-RowsPlan plan_rows(const gdn::MtpProblem& p) {
+RowsPlan plan_rows(Target target, const gdn::MtpProblem& p) {
   RowsPlan plan;
+  plan.tiles = target == Target::kAmx && rows_amx_refuses(p) == nullptr;
   // The norm looks at all values of a head at once.
-  plan.parts = p.norm.present() ? 1 : p.V / kPartWidth;
+  plan.parts = p.norm.present() ? 1 : p.V / (plan.tiles ? kTileRows : kPartWidth);
   plan.units = p.sequences.rows * p.heads * plan.parts;
   const gdn::PoolView& steps = p.states_out.present() ? p.states_out : p.final;
   const std::int64_t tokens = p.sequences.tokens * (p.sequences.ragged() ? 1 : p.sequences.rows);
@@ -54,7 +55,7 @@ RowsPlan plan_rows(const gdn::MtpProblem& p) {
 void run(Target target, const gdn::MtpProblem& p, const Context& context, bool one_way,
          const gdn::PrefillProblem* prefill) {
   const RowsKernels& kernels = rows_kernels(target);
-  RowsPlan plan = plan_rows(p);
+  RowsPlan plan = plan_rows(target, p);
   plan.one_way = one_way;
   plan.prefill = prefill;
   if (plan.units == 0) return;
@@ -86,6 +87,26 @@ const char* rows_refuses(const gdn::Problem& p) {
 
 void run_rows(Target target, const gdn::MtpProblem& p, const Context& context) {
   run(target, p, context, context.batch_invariant, nullptr);
+}
+
+const char* rows_amx_refuses(const gdn::MtpProblem& p) {
+  if (p.initial.dtype != DType::kBFloat16) return "AMX takes bfloat16 states";
+  if (p.q.dtype != DType::kBFloat16) return "AMX takes bfloat16 tensors";
+  if (p.initial.k_stride != 1) return "AMX takes states that are contiguous along K";
+  if (p.K != 128 || p.V % kTileRows != 0) {
+    return "AMX takes a K of 128 and a V that is a multiple of 16";
+  }
+  if (p.q.dim_stride != 1 || p.k.dim_stride != 1 || p.initial.v_stride % 2 != 0) {
+    return "AMX takes pairs of contiguous q and k, and of rows of a state an even way apart";
+  }
+  if (p.states_out.present() || p.step_slots.present()) {
+    return "AMX takes rows of which one state is wanted";
+  }
+  const std::int64_t tokens = p.sequences.tokens;
+  if (!p.sequences.ragged() && (tokens < kTogether || tokens > kTokenBlock)) {
+    return "AMX takes 3 to 8 tokens a row";
+  }
+  return nullptr;
 }
 
 // All rows have one token.

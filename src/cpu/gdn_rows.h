@@ -10,7 +10,9 @@
 namespace hyla::cpu {
 
 inline constexpr std::int64_t kTokenBlock = 8;  // prepared at a time, on the stack
+inline constexpr std::int64_t kTogether = 3;    // two tokens are as fast one after the other
 inline constexpr std::int64_t kPartWidth = 8;   // of the value dimension
+inline constexpr std::int64_t kTileRows = 16;   // the same where AMX is used
 inline constexpr std::int64_t kMaxDim = 256;
 
 // Rows of a prefill that are faster this way than by chunks.
@@ -31,6 +33,7 @@ struct RowsPlan {
   bool near = false;     // the first cache has room for what is fetched ahead
   bool pairs = true;     // products of pairs of bfloat16 are fast where the target has them
   bool one_way = false;  // token after token, however many a row has: its bits do not tell
+  bool tiles = false;    // products of few tokens go by AMX, see rows_amx_refuses
 
   bool takes(std::int64_t row) const { return prefill == nullptr || is_short_row(*prefill, row); }
 };

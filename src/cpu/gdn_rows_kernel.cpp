@@ -12,12 +12,10 @@
 #include "cpu/gdn_pool.h"
 #include "cpu/gdn_rows_of_k.h"
 #include "cpu/gdn_rows_of_v.h"
+#include "cpu/gdn_together_by_tiles.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
-
-// Two tokens are as fast one after the other.
-constexpr std::int64_t kTogether = 3;
 
 // Groups of value rows that are fetched ahead: by one token, whose work is short, and by tokens that
 // go together.
@@ -28,6 +26,7 @@ struct RowTokens {
   alignas(64) float q[kTokenBlock][kMaxDim], k[kTokenBlock][kMaxDim];
   Token tokens[kTokenBlock];
   TokenProducts products;
+  KeyTiles tiles;
   std::int64_t row = -1, first = 0, q_head = 0, k_head = 0;
   bool multiplied = false;
 
@@ -60,6 +59,7 @@ struct RowTokens {
       arrange_floats<S>(q, count, K);
       arrange_floats<S>(k, count, K);
     }
+    if constexpr (Way::kTiles) Way::make_tiles(tokens, count, tiles);
     if (LineOf<S>::kArranged) clean_floats<S>(k, count, width);
     multiplied = true;
     return products;
@@ -141,7 +141,6 @@ struct HeadsAhead {
 // One head of one row, value rows v0 to v1, over a pool of S.
 template <class Layout, class S>
 struct HeadWalk {
-  using Way = typename Layout::Together;
   const gdn::MtpProblem& p;
   std::int64_t row, head, v0, v1;
   float* scratch;
@@ -179,13 +178,10 @@ struct HeadWalk {
         in_place(tokens[0], v[0], o[0]);
       } else if (faster && length >= kTogether && length <= kTokenBlock &&
                  Together::takes(known.k, commit(), length, p.K)) {
-        const TokenProducts& products = known.multiply<Way, S>(length, p.K);
-        at_once(Together(tokens, length, commit(), products, known.q, known.k), read(), length, v,
-                o);
+        few(known, read(), length, commit(), v, o);
       } else if (faster && length > kTokenBlock && final_holds_floats()) {
-        const TokenProducts& products = known.multiply<Way, S>(count, p.K);
         const S* from = t == 0 ? read() : pool_at<S>(p.final, final_slot(), head);
-        at_once(Together(tokens, count, count, products, known.q, known.k), from, count, v, o);
+        few(known, from, count, count, v, o);
       } else {
         block(tokens, t, count, length, v, o);
       }
@@ -229,36 +225,60 @@ struct HeadWalk {
     }
   }
 
+  void few(RowTokens& known, const S* from, std::int64_t count, std::int64_t committed,
+           float (*v)[kMaxDim], float (*o)[kMaxDim]) const {
+#if HYLA_TARGET_HAS_PAIRS
+    if constexpr (std::is_same_v<S, bfloat16> && std::is_same_v<Layout, RowsOfK>) {
+      if (plan.tiles) return at_once<TogetherByTiles>(known, from, count, committed, v, o);
+    }
+#endif
+    at_once<typename Layout::Together>(known, from, count, committed, v, o);
+  }
+
   // At most kTokenBlock tokens, from a pool to a pool. A group is updated after the next one's
   // products are made, so that neither these nor the solve are waited for.
-  void at_once(const Together& t, const S* from, std::int64_t tokens, float (*v)[kMaxDim],
-               float (*o)[kMaxDim]) const {
+  template <class Way>
+  void at_once(RowTokens& known, const S* from, std::int64_t tokens, std::int64_t committed,
+               float (*v)[kMaxDim], float (*o)[kMaxDim]) const {
+    const TokenProducts& products = known.multiply<Way, S>(tokens, p.K);
+    const Together t(known.tokens, tokens, committed, products, known.q, known.k);
     const std::int64_t slot = final_slot(), stride = line_stride(p.initial);
     S* to = slot == core::kNullSlot ? nullptr : pool_at<S>(p.final, slot, head);
     TogetherGroup<Way, S> groups[2];
     int now = 0;
     ahead.ask_tokens(next());
     if (Way::template arranges_values<S>()) arrange_floats<S>(v, tokens, v1 - v0);
-    make_products(t, from, v0, groups[now]);
+    if constexpr (Way::kTiles) Way::begin(known.tiles);
+    make_products<Way>(t, from, v0, groups[now]);
     for (std::int64_t j = v0; j < v1; j += Way::kGroup, now = 1 - now) {
       TogetherGroup<Way, S>& group = groups[now];
       const std::int64_t offset = j * p.initial.v_stride, count = std::min(Way::kGroup, v1 - j);
+      if constexpr (Way::kTiles) Way::finish_products(t, group.kept, group.ks, group.qs);
       t.solve<S>(Way::template arranges_values<S>() ? Way::kGroup : count, Way::kGroup, group.ks,
                  group.qs, v, o, tokens, j - v0);
-      if (j + Way::kGroup < v1) make_products(t, from, j + Way::kGroup, groups[1 - now]);
+      if (j + Way::kGroup < v1) {
+        make_products<Way>(t, from, j + Way::kGroup, groups[1 - now]);
+      } else if constexpr (Way::kTiles) {
+        Way::stay_awake();
+      }
       if (to != nullptr) {
-        Way::update(t, p.K, count, from + offset, group.kept, to + offset, stride, group.ks);
+        Way::update(t, p.K, count, from + offset, group.kept, to + offset, stride, group.ks,
+                    {fetched(j + 2 * Way::kGroup), plan.far ? fetched(j + p.V) : nullptr});
       }
     }
+    if constexpr (Way::kTiles) Way::stay_awake();
     if (Way::template arranges_values<S>()) restore_floats<S>(o, tokens, v1 - v0);
   }
+  template <class Way>
   void make_products(const Together& t, const S* from, std::int64_t j,
                      TogetherGroup<Way, S>& group) const {
     Way::all_products(t, p.K, std::min(Way::kGroup, v1 - j), from + j * p.initial.v_stride,
-                      line_stride(p.initial), fetched_by_few(j), group.kept, group.ks, group.qs);
+                      line_stride(p.initial), fetched_by_few<Way>(j), group.kept, group.ks,
+                      group.qs);
   }
   // While the group at j is worked on. Where value rows do not lie one behind the other, a part of
   // the next head.
+  template <class Way>
   const S* fetched_by_few(std::int64_t j) const {
     if (Layout::inner(1, 0) == 1) return fetched(j + kAheadOfFew * Way::kGroup);
     return fetched(p.V) + (j - v0) * p.K;
@@ -393,6 +413,12 @@ void run_dtype(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, floa
 }
 
 void run_rows(const gdn::MtpProblem& p, const RowsPlan& plan, Range units, float* scratch) {
+#if HYLA_TARGET_HAS_PAIRS
+  if (plan.tiles) {
+    const amx::Scope tiles;
+    return run_units<RowsOfK, bfloat16>(p, plan, units, scratch);
+  }
+#endif
   if (p.initial.k_stride == 1) return run_dtype<RowsOfK>(p, plan, units, scratch);
   run_dtype<RowsOfV>(p, plan, units, scratch);
 }

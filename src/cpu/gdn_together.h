@@ -44,6 +44,11 @@ struct TokenProducts {
   }
 };
 
+// The same keys and queries for AMX, see gdn_together_by_tiles.h.
+struct KeyTiles {
+  alignas(64) float pairs[64][16];
+};
+
 // Some tokens of one head, made up to a multiple of four by tokens that do nothing.
 struct Together {
   std::int64_t tokens;  // a multiple of four
@@ -56,6 +61,7 @@ struct Together {
   float from_start[kTokenBlock];  // E[t]
   float decay;                    // of the state that is kept, after `commit` tokens
   float to_commit[kTokenBlock];   // decay of token t's part in it, of those that are kept
+  float q_factor[kTokenBlock] = {}, k_factor[kTokenBlock] = {};  // of q and k as they came
 
   // `qs` and `ks` are zero from `count` to the next multiple of four.
   Together(const Token* given, std::int64_t count, std::int64_t commit, const TokenProducts& known,
@@ -65,6 +71,8 @@ struct Together {
     float start = 1.0f;
     for (std::int64_t t = 0; t < count; ++t) {
       beta[t] = given[t].beta;
+      q_factor[t] = given[t].q_factor;
+      k_factor[t] = given[t].k_factor;
       start *= given[t].alpha;
       from_start[t] = start;
       for (std::int64_t s = 0; s < t; ++s) passed[s] *= given[t].alpha;
@@ -115,12 +123,24 @@ struct Together {
   }
 };
 
+// What the update of a group asks for: a group that comes soon, into the first cache, and one of the
+// next head, or null.
+template <class S>
+struct Ahead {
+  const S* soon;
+  const S* far;
+  HYLA_INLINE void ask(std::int64_t offset) const {
+    prefetch<2 * kLanes, true>(soon + offset);
+    if (far != nullptr && LineOf<S>::asked_far(far + offset)) prefetch<2 * kLanes>(far + offset);
+  }
+};
+
 // A group of value rows on its way: its products with the state, then the weights of the keys; and
-// the state as floats where Way keeps it.
+// what Way keeps meanwhile.
 template <class Way, class S>
 struct TogetherGroup {
   alignas(64) float ks[kTokenBlock * Way::kGroup], qs[kTokenBlock * Way::kGroup];
-  alignas(64) float kept[Way::template keeps<S>() ? Way::kGroup * kMaxDim : 1];
+  alignas(64) float kept[Way::template kept_floats<S>()];
 };
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE

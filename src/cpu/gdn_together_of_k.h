@@ -15,11 +15,16 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 // [V, K]: `count` rows, a multiple of 4 up to 16.
 struct TogetherOfK {
   static constexpr std::int64_t kGroup = 16;
+  static constexpr bool kTiles = false;
 
   // 16-bit states are converted once, those of float32 stay in the first cache meanwhile.
   template <class S>
   static constexpr bool keeps() {
     return !std::is_same_v<S, float>;
+  }
+  template <class S>
+  static constexpr std::int64_t kept_floats() {
+    return keeps<S>() ? kGroup * kMaxDim : 1;
   }
   // Keys go by LineOf<S>::arrange() where its order is used.
   template <class S>
@@ -50,7 +55,7 @@ struct TogetherOfK {
   template <class S>
   static HYLA_INLINE void update(const Together& t, std::int64_t K, std::int64_t count,
                                  const S* from, const float* kept, S* to, std::int64_t stride,
-                                 const float* weights) {
+                                 const float* weights, const Ahead<S>&) {
     if (t.tokens == 4) {
       update<4>(t, K, count, from, kept, to, stride, weights);
     } else {
@@ -58,7 +63,6 @@ struct TogetherOfK {
     }
   }
 
- private:
   // Products of four keys with all rows. Meanwhile half of the next group is fetched.
   template <bool kTail, class S>
   static HYLA_INLINE void products(const KeyRows& keys, std::int64_t first, std::int64_t K,
@@ -125,7 +129,8 @@ struct TogetherOfK {
     if constexpr (!keeps<S>()) {
       update_rows<kTokens>(t, K, count, from, stride, to, stride, weights);
     } else if (K % (2 * kLanes) == 0) {
-      update_rows_by_two<kTokens>(t, K, count, kept, to, stride, weights);
+      update_rows_by_two<kTokens>(t, K, count, kept, K, to, stride, weights,
+                                  static_cast<Ahead<S>*>(nullptr));
     } else {
       update_rows<kTokens>(t, K, count, kept, padded(K), to, stride, weights);
     }
@@ -162,10 +167,11 @@ struct TogetherOfK {
   }
 
   // As LineOf<S> writes them.
-  template <int kTokens, class S>
+  template <int kTokens, class From, class S>
   static HYLA_INLINE void update_rows_by_two(const Together& t, std::int64_t K, std::int64_t count,
-                                             const float* kept, S* to, std::int64_t stride,
-                                             const float* weights) {
+                                             const From* from, std::int64_t from_stride, S* to,
+                                             std::int64_t stride, const float* weights,
+                                             const Ahead<S>* ahead) {
     const F decay = set(LineOf<S>::clean(t.decay));
     for (std::int64_t r = 0; r < count; r += 4) {
       F w[kTokens][4];
@@ -178,7 +184,8 @@ struct TogetherOfK {
         F a[4], b[4];
 #pragma GCC unroll 4
         for (int m = 0; m < 4; ++m) {
-          LineOf<float>::load_two(kept + (r + m) * K + i, a[m], b[m]);
+          LineOf<From>::load_two(from + (r + m) * from_stride + i, a[m], b[m]);
+          if (ahead != nullptr) ahead->ask((r + m) * stride + i);
           a[m] = mul(decay, a[m]);
           b[m] = mul(decay, b[m]);
         }

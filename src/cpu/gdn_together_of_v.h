@@ -16,9 +16,10 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 // a state so far apart share places of the first cache.
 struct TogetherOfV {
   static constexpr std::int64_t kGroup = 2 * kLanes;
+  static constexpr bool kTiles = false;
   template <class S>
-  static constexpr bool keeps() {
-    return true;
+  static constexpr std::int64_t kept_floats() {
+    return kGroup * kMaxDim;
   }
   template <class S>
   static bool arranges_keys(std::int64_t) {
@@ -48,7 +49,7 @@ struct TogetherOfV {
   template <class S>
   static HYLA_INLINE void update(const Together& t, std::int64_t K, std::int64_t count, const S*,
                                  const float* kept, S* to, std::int64_t stride,
-                                 const float* weights) {
+                                 const float* weights, const Ahead<S>&) {
     if (t.tokens == 4) {
       update_columns<4>(t, K, count, kept, to, stride, weights);
     } else {

@@ -38,6 +38,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "gdn_decode:b=1,hq=1,hv=2,state=bf16,gate=raw,beta=logit",
                       "gdn_decode:b=1,hq=1,hv=2,state=bf16,gate=linear,beta=prob",
                       "gdn_mtp:b=1,t=4,hq=1,hv=2,state=bf16,gate=linear,beta=prob,io=f32,norm=0",
+                      "gdn_mtp:b=1,t=5,hq=1,hv=2,state=bf16,gate=linear,beta=prob",
                       "gdn_mtp:b=1,t=3,hq=1,hv=1,v=40,state=bf16,layout=kv,io=f32,norm=0",
                       "gdn_mtp:b=1,t=5,hq=1,hv=1,state=bf16,layout=kv"));
 

@@ -18,15 +18,16 @@ namespace {
 
 using Problem = gdn::MtpProblem;
 
-constexpr auto kTable = cpu::with_cpu_rows<Problem, cpu::run_rows, cpu::rows_refuses>({
+constexpr auto kTable =
+    cpu::with_cpu_rows<Problem, cpu::run_rows, cpu::rows_refuses, cpu::rows_amx_refuses>({
 #ifdef HYLA_HAS_CUDA
-    gdn::by_mtp<Problem, gdn::mtp_block_refuses, gdn::launch_mtp_block>("cuda_block"),
-    gdn::by_mtp<Problem, gdn::mtp_vk_refuses, gdn::launch_mtp_vk>("cuda_vk"),
-    gdn::by_mtp<Problem, gdn::mtp_kv_refuses, gdn::launch_mtp_kv>("cuda_kv"),
-    gdn::by_mtp<Problem, gdn::rows_refuses, gdn::launch_rows>("cuda_rows"),
+        gdn::by_mtp<Problem, gdn::mtp_block_refuses, gdn::launch_mtp_block>("cuda_block"),
+        gdn::by_mtp<Problem, gdn::mtp_vk_refuses, gdn::launch_mtp_vk>("cuda_vk"),
+        gdn::by_mtp<Problem, gdn::mtp_kv_refuses, gdn::launch_mtp_kv>("cuda_kv"),
+        gdn::by_mtp<Problem, gdn::rows_refuses, gdn::launch_rows>("cuda_rows"),
 #endif
-    {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::mtp},
-});
+        {"reference", Device::Kind::kCpu, nullptr, nullptr, reference::mtp},
+    });
 constexpr std::span<const core::Implementation<Problem>> table() { return kTable; }
 
 }  // namespace
