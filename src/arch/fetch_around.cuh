@@ -1,4 +1,4 @@
-// Loads of 16 bytes, or none, that bring more into L2: the aligned `Around` bytes that hold them,
+// Loads of 16 or 8 bytes, or none, that bring more into L2: the aligned `Around` bytes that hold them,
 // which a neighbour will ask for (PTX ISA 7.4, .level::prefetch_size). The text of an assembly
 // statement stands in each branch: put together by the "C" constraint it made ptxas choose other
 // registers.
@@ -36,6 +36,18 @@ __device__ __forceinline__ void load_16_if(bool condition, const void* from, std
         : "l"(from), "r"(go)
         : "memory");
   }
+}
+
+// Two words, likewise.
+template <int Around>
+__device__ __forceinline__ void load_8_if(bool condition, const void* from, std::uint32_t* words) {
+  static_assert(Around == 128);
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %3, 0;\n"
+      " @p ld.global.L2::128B.v2.u32 {%0, %1}, [%2];\n}"
+      : "+r"(words[0]), "+r"(words[1])
+      : "l"(from), "r"(static_cast<int>(condition))
+      : "memory");
 }
 
 }  // namespace hyla::arch

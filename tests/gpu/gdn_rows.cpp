@@ -120,6 +120,21 @@ TEST_F(GpuRows, PiecesOfShorterAndLongerRows) {
   }
 }
 
+// KV states in pieces of 8 bytes: 16 bits, 128 keys, up to 4 MiB, lines side by side; and what is
+// almost that.
+TEST_F(GpuRows, HalvesOfPieces) {
+  CaseOptions slots;
+  slots.shuffled = slots.padding = true;
+  for (const char* dims :
+       {"b=1,state=bf16", "b=40,state=bf16", "b=5,io=f16,state=f16", "b=3,v=64,state=bf16",
+        "b=3,v=256,state=bf16", "b=2,gated=1,state=bf16", "b=5,gated=1,io=f16,state=f16"}) {
+    const std::string problem = std::string("gdn_decode:hq=1,hv=2,layout=kv,") + dims;
+    EXPECT_GE(check_all(problem, CaseOptions::plain()), 2) << problem;
+    check_all(problem, slots);
+    check_all(problem, CaseOptions::hostile());
+  }
+}
+
 // A head is a cluster; the row kernels take every call that is not the usual one.
 TEST_P(GpuDecodeOf, FusedNorm) {
   CaseOptions slots;

@@ -1,7 +1,7 @@
 // One-token decode, states [slots, HV, K, V] (V contiguous).
 //
 // A CTA owns kColumns value columns of one head and all of K; its warps split K. In a warp kLanes
-// lanes lie along a line, 16 bytes each, and lane groups take kLoads neighbouring lines each, all
+// lanes lie along a line, 16 bytes each or 8, and lane groups take kLoads neighbouring lines each, all
 // loaded before any math. So a lane's elements of q and k lie side by side, too. The dots are
 // summed over lane groups by shuffles and over warps through shared memory: one barrier. One warp
 // more owns no lines: it makes the token's scalars meanwhile, and o at the end.
@@ -19,14 +19,15 @@ namespace hyla::gdn {
 
 template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, bool Served_,
           bool Early_ = false, bool Spread_ = false, bool Again_ = false, int Resident_ = 0,
-          bool Gated_ = false, bool Staged_ = false>
+          bool Gated_ = false, bool Staged_ = false, bool Half_ = false, bool Dense_ = false>
 struct DecodeKvPolicy {
   using State = State_;
   using Io = Io_;
   static constexpr Options kOptions = O_;
   static constexpr int kK = K_;
-  static constexpr int kLoads = Loads_;  // 16-byte accesses in flight a thread
-  static constexpr int kChunk = device::kPerChunk<State>;
+  static constexpr int kLoads = Loads_;  // accesses in flight a thread
+  static constexpr bool kHalf = Half_;   // of 8 bytes instead of 16
+  static constexpr int kChunk = device::kPerChunk<State> / (kHalf ? 2 : 1);
   static constexpr int kLanes = Lanes_;            // lanes along V
   static constexpr int kGroups = 32 / kLanes;      // lines of one access
   static constexpr int kLines = kLoads * kGroups;  // lines a warp owns
@@ -39,18 +40,21 @@ struct DecodeKvPolicy {
   static constexpr bool kStaged = Staged_;  // the state waits in shared memory
   static constexpr bool kAgain = Again_ && sizeof(State) == 2 && !kStaged;  // forget()
   static constexpr int kCtas = Resident_ > 0 ? Resident_ / (kWarps + 1) : kWarps > 8 ? 1 : 0;
+  static constexpr bool kDense = Dense_;  // the lines lie side by side: V = K
   static constexpr bool kGated = Gated_;  // gated_epilogue.cuh
   // The server hands out the steps before it adds up for o: faster with a cluster, else not.
   static constexpr bool kStepsFirst = kEarly || (kGated && kServed && !kSpread);
   static constexpr int kHeadCtas = gdn::kHeadCtas<kGated, kColumns>;
   // Pieces of 64 and of 128 bytes of a line: L2 gets twice as many, the other half for the CTA
   // beside this one. Whole lines, pieces of 256 bytes and those of 128 with the norm lose by it.
-  static constexpr int kPieceBytes = 16 * kLanes;
+  static constexpr int kPieceBytes = kColumns * static_cast<int>(sizeof(State));
   static constexpr int kAround = kPieceBytes > (kGated ? 64 : 128) ? 0 : 2 * kPieceBytes;
   using Lines = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps, kAround>,
-                                   RegisterPieces<State, kLoads, kAround>>;
+                                   std::conditional_t<kHalf, HalfPieces<State, kLoads, kAround>,
+                                                      RegisterPieces<State, kLoads, kAround>>>;
   static constexpr int kStageBytes = kStaged ? 16 * kLoads * 32 * kWarps : 0;  // dynamic
   static_assert(kWarps >= 1 && kK % kLines == 0);
+  static_assert(!kHalf || (sizeof(State) == 2 && !kStaged));
   static_assert(kServed || (!kEarly && !kSpread));
   static_assert(!kSpread || (!kEarly && 2 * kColumns < kThreads));
 };
@@ -230,7 +234,7 @@ __global__ void __launch_bounds__(P::kThreads, P::kCtas)
   // The state takes longest, so it is asked for first; where it waits for a slot, last.
   const bool indirect = a.read_slots != nullptr;
   const Slot<O> slot = read_slot<O>(a, row);
-  const std::int64_t line_stride = a.line_stride;
+  const std::int64_t line_stride = P::kDense ? P::kK : a.line_stride;
   const std::int64_t offset = head * static_cast<std::int64_t>(a.head_stride) +
                               first_line * line_stride +
                               static_cast<int>(blockIdx.x) * P::kColumns + own_column;

@@ -16,6 +16,7 @@ DecodeLaunch select(const DecodeProblem& p, bool usual, bool invariant) {
       .usual = usual,
       .invariant = invariant,
       .gated = p.norm.present(),
+      .dense = (p.layout == StateLayout::kVK ? p.initial.v_stride : p.initial.k_stride) == p.K,
       .state_bytes = p.sequences.rows * p.heads * p.K * p.V * size,
   };
   if (p.layout == StateLayout::kVK) {

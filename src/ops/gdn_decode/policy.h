@@ -10,7 +10,7 @@ namespace hyla::gdn {
 
 struct DecodeVariant {
   std::int64_t most_bytes;  // of all states
-  int loads;                // 16-byte accesses in flight a thread
+  int loads;                // accesses in flight a thread, of 16 bytes
   int lanes;                // side by side along a line
   int warps = 0;            // kVK: that own rows; kKV: what K needs
   // kVK: a warp without rows serves the others; else each does everything for itself. kKV: it sums
@@ -24,11 +24,14 @@ struct DecodeVariant {
   int resident = 0;     // served or kKV: warps that an SM must have room for
   bool staged = false;  // served or kKV: the state waits in shared memory, not in registers
   int around = 0;       // kVK: bytes that L2 gets with each access, 0 for no more
+  bool half = false;    // kKV, 16-bit states: accesses of 8 bytes, so fewer columns a lane
+  bool dense = false;   // kKV: only for lines of K values that lie side by side
+  int keys = 0;         // only for so many, 0 for any
 };
 
 // Few bytes: latency counts, so more and shorter warps. Many: instructions and the order in which
 // the memory is asked.
-using DecodeVariants = std::array<DecodeVariant, 6>;
+using DecodeVariants = std::array<DecodeVariant, 7>;
 
 inline constexpr std::int64_t kMiB = 1 << 20, kAnyBytes = std::int64_t{1} << 62;
 
@@ -52,7 +55,7 @@ constexpr DecodeVariants vk_variants(std::size_t element_bytes, bool is_half) {
                                   .parts = 2,
                                   .around = 128};
     constexpr DecodeVariant kMany{kAnyBytes, 8, 16, 1};
-    return {{kLeast, kFew, kSome, kSome, kMany, kMany}};
+    return {{kLeast, kFew, kSome, kSome, kMany, kMany, kMany}};
   }
   constexpr DecodeVariant kLeast{kMiB / 2, 2, 4, 4, true, 2};
   constexpr DecodeVariant kFew{.most_bytes = 2 * kMiB,
@@ -81,6 +84,7 @@ constexpr DecodeVariants vk_variants(std::size_t element_bytes, bool is_half) {
            is_half ? kMoreHalves : some(4 * kMiB),
            is_half ? kSomeHalves : some(8 * kMiB),
            {32 * kMiB, 4, 16, 4, true},
+           {kAnyBytes, 4, 16, 2, true},
            {kAnyBytes, 4, 16, 2, true}}};
 }
 
@@ -106,10 +110,15 @@ constexpr DecodeVariant for_rows(DecodeVariant vk, int K, std::size_t element_by
 constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
   constexpr DecodeVariant kMany{kAnyBytes, 8, 16, 0, true};
   if (element_bytes == 4) {
-    return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, kMany, kMany, kMany, kMany}};
+    return {{{4 * kMiB, 4, 4}, {8 * kMiB, 8, 4}, kMany, kMany, kMany, kMany, kMany}};
   }
+  // Four columns a lane instead of eight: half the sums to exchange, and few enough for each thread
+  // to add up its columns over the warps, without a second barrier. Lines at known distances.
+  constexpr DecodeVariant kHalves{
+      .most_bytes = 4 * kMiB, .loads = 8, .lanes = 8, .half = true, .dense = true, .keys = 128};
   // 8 MiB are one wave of CTAs if an SM has room for eight, so registers count.
-  return {{{.most_bytes = kMiB, .loads = 4, .lanes = 4, .served = true},
+  return {{kHalves,
+           {.most_bytes = kMiB, .loads = 4, .lanes = 4, .served = true},
            {.most_bytes = 4 * kMiB, .loads = 4, .lanes = 4, .served = true, .early = true},
            {.most_bytes = 8 * kMiB, .loads = 8, .lanes = 4, .again = true, .resident = 24},
            {.most_bytes = 64 * kMiB,
@@ -157,7 +166,7 @@ constexpr DecodeVariant for_keys(DecodeVariant kv, int K, std::size_t element_by
 
 // With the fused norm, K = V = 128: the values of a head are one CTA, or a cluster of at most
 // kMaxCluster. kVK: all are served.
-using GatedVariants = std::array<DecodeVariant, 4>;
+using GatedVariants = std::array<DecodeVariant, 5>;
 
 // Pieces of 64 bytes as without the norm, 3 to 11 % faster than whole rows. 6 and 8 MiB are one wave
 // of CTAs.
@@ -176,6 +185,7 @@ constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
     return {{vk_gated_pieces(6 * kMiB, 4, 4, 4),
              vk_gated_pieces(8 * kMiB, 4, 8, 4),
              vk_gated_pieces(16 * kMiB, 8, 4, 4),
+             {kAnyBytes, 4, 32, 4, true},
              {kAnyBytes, 4, 32, 4, true}}};
   }
   constexpr DecodeVariant kHead{.most_bytes = 16 * kMiB,
@@ -187,7 +197,8 @@ constexpr GatedVariants vk_gated_variants(std::size_t element_bytes) {
                                 .staged = true};
   constexpr DecodeVariant kMany{
       .most_bytes = kAnyBytes, .loads = 4, .lanes = 16, .warps = 4, .served = true, .again = true};
-  return {{vk_gated_pieces(6 * kMiB, 4, 4, 2), vk_gated_pieces(8 * kMiB, 4, 8, 2), kHead, kMany}};
+  return {{vk_gated_pieces(6 * kMiB, 4, 4, 2), vk_gated_pieces(8 * kMiB, 4, 8, 2), kHead, kMany,
+           kMany}};
 }
 
 constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
@@ -199,7 +210,7 @@ constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
                                     .served = true,
                                     .resident = 35,
                                     .staged = true};
-    return {{{4 * kMiB, 8, 4, 0, true}, kStaged, kMany, kMany}};
+    return {{{4 * kMiB, 8, 4, 0, true}, kStaged, kMany, kMany, kMany}};
   }
   constexpr DecodeVariant kHalf{.most_bytes = 8 * kMiB,
                                 .loads = 8,
@@ -214,7 +225,9 @@ constexpr GatedVariants kv_gated_variants(std::size_t element_bytes) {
                                 .spread = true,
                                 .resident = 36,
                                 .staged = true};
-  return {{{kMiB, 4, 4, 0, true}, {4 * kMiB, 8, 4, 0, true}, kHalf, kHead}};
+  constexpr DecodeVariant kHalves{
+      .most_bytes = kMiB, .loads = 8, .lanes = 8, .half = true, .dense = true, .keys = 128};
+  return {{kHalves, {kMiB, 4, 4, 0, true}, {4 * kMiB, 8, 4, 0, true}, kHalf, kHead}};
 }
 
 }  // namespace hyla::gdn

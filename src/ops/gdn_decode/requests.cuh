@@ -26,6 +26,18 @@ struct RegisterPieces {
   const __device__ __forceinline__ Piece& piece(int i) const { return pieces[i]; }
 };
 
+// Pieces of 8 bytes, in registers.
+template <class T, int Count, int Around>
+struct HalfPieces {
+  using Piece = device::Pack<T, device::kPerChunk<T> / 2>;
+  Piece pieces[Count];
+  __device__ __forceinline__ void load_if(int i, bool condition, const void* from) {
+    arch::load_8_if<Around>(condition, from, pieces[i].words);
+  }
+  __device__ __forceinline__ void wait() const {}
+  const __device__ __forceinline__ Piece& piece(int i) const { return pieces[i]; }
+};
+
 // Aligned like the lines that a warp's copies fill: 5 % of a step otherwise.
 extern __shared__ __align__(128) uint4 decode_stage[];
 template <class T, int Count, int Threads, int Around = 0>
@@ -44,16 +56,24 @@ struct StagedPieces {
   }
 };
 
-// 16-byte accesses. The compiler was seen to break one of several plain ones into words.
+// 16-byte accesses, or one of 8. The compiler was seen to break one of several plain ones into
+// words.
 template <class T, int Count>
 __device__ __forceinline__ void store_whole(const device::Pack<T, Count>& pack, void* to) {
-  static_assert(device::Pack<T, Count>::kBytes % 16 == 0);
+  constexpr int kBytes = device::Pack<T, Count>::kBytes;
+  static_assert(kBytes == 8 || kBytes % 16 == 0);
+  if constexpr (kBytes == 8) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(pack.words[0]),
+                 "r"(pack.words[1])
+                 : "memory");
+  } else {
 #pragma unroll
-  for (int i = 0; i < device::Pack<T, Count>::kWords; i += 4) {
-    asm volatile(
-        "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(static_cast<std::uint32_t*>(to) + i),
-        "r"(pack.words[i]), "r"(pack.words[i + 1]), "r"(pack.words[i + 2]), "r"(pack.words[i + 3])
-        : "memory");
+    for (int i = 0; i < device::Pack<T, Count>::kWords; i += 4) {
+      asm volatile(
+          "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(static_cast<std::uint32_t*>(to) + i),
+          "r"(pack.words[i]), "r"(pack.words[i + 1]), "r"(pack.words[i + 2]), "r"(pack.words[i + 3])
+          : "memory");
+    }
   }
 }
 

@@ -15,6 +15,7 @@ struct DecodeChoice {
   bool usual;      // Options::kUsual applies
   bool invariant;  // the choice must not depend on the rows
   bool gated;      // the fused norm; usual, K = V = kGatedDim, q, k, v in 16 bits
+  bool dense;      // a line begins K elements behind the one before
   std::int64_t state_bytes;
 };
 
@@ -57,20 +58,27 @@ struct KvKernels {
   static DecodeLaunch launch() {
     constexpr DecodeVariant kOwn = for_keys(Variant, K, sizeof(State));
     using P = DecodeKvPolicy<State, Io, O, K, kOwn.loads, kOwn.lanes, kOwn.served, kOwn.early,
-                             kOwn.spread, kOwn.again, kOwn.resident, Gated, kOwn.staged>;
+                             kOwn.spread, kOwn.again, kOwn.resident, Gated, kOwn.staged, kOwn.half,
+                             kOwn.dense>;
     static_assert(!Gated || kGatedDim / P::kColumns <= kMaxCluster);
     return {decode_kv<P>, P::kColumns, 32 * (P::kWarps + 1), P::kStageBytes};
   }
 };
 
-// The first variant that is made for so many bytes.
+// The first variant that is made for so many bytes and for lines that lie so.
 template <class Kernels, class Io, int K, auto Variants, bool Gated = false>
-DecodeLaunch launch_for(std::int64_t state_bytes) {
+DecodeLaunch launch_for(std::int64_t state_bytes, bool dense) {
+  const auto take = [&]<DecodeVariant Variant>(DecodeLaunch& launch) {
+    if constexpr (Variant.keys == 0 || Variant.keys == K) {
+      if (state_bytes > Variant.most_bytes || (Variant.dense && !dense)) return false;
+      launch = Kernels::template launch<Io, Options::kUsual, K, Variant, Gated>();
+      return true;
+    }
+    return false;
+  };
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
     DecodeLaunch first;
-    ((state_bytes <= Variants[I].most_bytes &&
-      (first = Kernels::template launch<Io, Options::kUsual, K, Variants[I], Gated>(), true)) ||
-     ...);
+    (take.template operator()<Variants[I]>(first) || ...);
     return first;
   }
   (std::make_index_sequence<Variants.size()>());
@@ -84,7 +92,7 @@ DecodeLaunch select_decode(const DecodeChoice& c) {
     if constexpr (sizeof(Io) == 2) {
       if (c.gated) {
         return launch_for<Kernels, Io, kGatedDim, Kernels::kGated, true>(
-            c.invariant ? kAnyBytes : c.state_bytes);
+            c.invariant ? kAnyBytes : c.state_bytes, c.dense);
       }
     }
     return device::with_key_dim(c.K, [&]<int K>() {
@@ -93,7 +101,7 @@ DecodeLaunch select_decode(const DecodeChoice& c) {
       const auto fallback = Kernels::template launch<Io, Options::kUsual, K, kFallback>();
       using State = typename Kernels::State;
       if constexpr (sizeof(State) == 4 || std::is_same_v<State, Io>) {
-        const auto launch = launch_for<Kernels, Io, K, Kernels::kVariants>(c.state_bytes);
+        const auto launch = launch_for<Kernels, Io, K, Kernels::kVariants>(c.state_bytes, c.dense);
         if (!c.invariant && c.V % launch.values == 0) return launch;
       }
       return fallback;
