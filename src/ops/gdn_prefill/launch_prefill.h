@@ -16,8 +16,8 @@ double prefill_split_us(const PrefillProblem& problem, const Context& context);
 std::size_t prefill_split_bytes(const PrefillProblem& problem);
 void launch_prefill_split(const PrefillProblem& problem, const Workspace&, const Context& context);
 
-// In a form that the plan may not take for it. K up to 128; `rounds`: see handover.cuh, -1: chunks
-// are not handed over one by one. Two parts have one block a CTA.
+// In a form that the plan may not take for it. `rounds`: see handover.cuh, -1: chunks are not handed
+// over one by one, nor are those of K above 128. Two parts have one block a CTA.
 struct SplitForm {
   int parts = 1, blocks_a_cta = 1, rounds = -1;
 };
