@@ -165,12 +165,10 @@ inline double steps_at_us(const PlanShape& s) {
 
 // One token after another, each a latency or what all value rows take; and the states.
 inline double vk_at_us(const PlanShape& s) {
-  const bool narrow = s.key_dim < 128;
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
-  const double one =
-      static_cast<double>(s.length()) * ((s.norm ? 0.617 : 0.559) - (narrow ? 0.0299 : 0.0));
-  return 3.56 + limit_us(one, s.pieces(1) * rows * (narrow ? 0.00432 : 0.00366)) +
-         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.0055 : 0.0169);
+  const double one = static_cast<double>(s.length()) * (s.norm ? 0.649 : 0.571);
+  return 3.03 + limit_us(one, s.pieces(1) * rows * 0.00376) +
+         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00443 : 0.0165);
 }
 
 }  // namespace hyla::gdn
