@@ -17,7 +17,7 @@ namespace hyla::gdn {
 
 template <class State_, class Io_, Options O_, int K_, int Loads_, int Lanes_, int Warps_,
           int Parts_ = 1, bool Again_ = false, bool Gated_ = false, bool Staged_ = false,
-          int Resident_ = 0, int Around_ = 0>
+          int Resident_ = 0, int Around_ = 0, bool Apart_ = false>
 struct DecodeVkPolicy {
   using State = State_;
   using Io = Io_;
@@ -41,6 +41,7 @@ struct DecodeVkPolicy {
   static constexpr bool kStaged = Staged_;  // the state waits in shared memory, where served
   static constexpr bool kAgain = Again_ && sizeof(State) == 2 && !kStaged;  // forget(), likewise
   static constexpr int kCtas = Resident_ / (kWarps + 1);
+  static constexpr bool kApart = Apart_;  // store_apart(), where served
   using Pieces = std::conditional_t<kStaged, StagedPieces<State, kLoads, 32 * kWarps, Around_>,
                                     RegisterPieces<State, kLoads, Around_>>;
   static constexpr int kStageBytes = kStaged ? 16 * kLoads * 32 * kWarps : 0;  // dynamic
@@ -107,11 +108,11 @@ struct VkRows {
 #pragma unroll
     for (auto& piece : pieces.pieces) forget(piece, again);
   }
-  // Row r becomes alpha S + step k in `to`.
+  // Row r becomes alpha S + step k in `to`. `natural`: of store_apart().
   template <bool Whole>
   __device__ __forceinline__ void update(int r, float alpha, float step,
                                          const float (&k)[P::kColumns], State* to,
-                                         std::int64_t line_stride) {
+                                         std::int64_t line_stride, int natural = 0) {
 #pragma unroll
     for (int c = 0; c < P::kChunks; ++c) {
       float s[P::kChunk];
@@ -120,7 +121,9 @@ struct VkRows {
 #pragma unroll
       for (int i = 0; i < P::kChunk; ++i) s[i] = alpha * s[i] + step * k[c * P::kChunk + i];
       piece.pack(s);
-      if constexpr (Whole) {
+      if constexpr (Whole && P::kApart) {
+        store_apart(natural, piece, to + place(r, c, line_stride));
+      } else if constexpr (Whole) {
         store_whole(piece, to + place(r, c, line_stride));
       } else {
         piece.store(to + place(r, c, line_stride));
@@ -320,7 +323,7 @@ __global__ void __launch_bounds__(32 * (P::kWarps + 1), P::kCtas)
   for (int r = 0; r < P::kRowsPerLane; ++r) {
     const int place = P::place(warp, own.group, r);
     const float step = shared.v[place] - from_k * sum_of(shared.k_dot[place]);
-    own.rows.template update<true>(r, alpha, step, k, to, own.line_stride);
+    own.rows.template update<true>(r, alpha, step, k, to, own.line_stride, a.first_slot);
   }
   wait_for_head<P::kHeadCtas>();
 }

@@ -24,6 +24,7 @@ struct DecodeVariant {
   int resident = 0;     // served or kKV: warps that an SM must have room for
   bool staged = false;  // served or kKV: the state waits in shared memory, not in registers
   int around = 0;       // kVK: bytes that L2 gets with each access, 0 for no more
+  bool apart = false;   // kVK, served: work between the stores of a line
   bool half = false;    // kKV, 16-bit states: accesses of 8 bytes, so fewer columns a lane
   bool dense = false;   // kKV: only for lines of K values that lie side by side
   int keys = 0;         // only for so many, 0 for any
@@ -34,6 +35,12 @@ struct DecodeVariant {
 using DecodeVariants = std::array<DecodeVariant, 7>;
 
 inline constexpr std::int64_t kMiB = 1 << 20, kAnyBytes = std::int64_t{1} << 62;
+
+// The same for 128 keys, with work between its stores.
+constexpr DecodeVariant stored_apart(DecodeVariant vk, std::int64_t most_bytes) {
+  vk.most_bytes = most_bytes, vk.apart = true, vk.keys = 128;
+  return vk;
+}
 
 // Up to 8 MiB a lane group takes 64 bytes of a row at a time, the other half of a line with its
 // next access or the next warp: 3 to 7 % faster than whole lines.
@@ -55,7 +62,8 @@ constexpr DecodeVariants vk_variants(std::size_t element_bytes, bool is_half) {
                                   .parts = 2,
                                   .around = 128};
     constexpr DecodeVariant kMany{kAnyBytes, 8, 16, 1};
-    return {{kLeast, kFew, kSome, kSome, kMany, kMany, kMany}};
+    constexpr DecodeVariant kFewApart = stored_apart(kFew, kFew.most_bytes);
+    return {{kLeast, kFewApart, kFew, kSome, kMany, kMany, kMany}};
   }
   constexpr DecodeVariant kLeast{kMiB / 2, 2, 4, 4, true, 2};
   constexpr DecodeVariant kFew{.most_bytes = 2 * kMiB,
@@ -79,13 +87,10 @@ constexpr DecodeVariants vk_variants(std::size_t element_bytes, bool is_half) {
                          .around = 128};
   };
   constexpr DecodeVariant kMoreHalves{4 * kMiB, 2, 16, 8, true, 4}, kSomeHalves{8 * kMiB, 4, 16, 4};
-  return {{kLeast,
-           is_half ? kFewHalves : kFew,
-           is_half ? kMoreHalves : some(4 * kMiB),
-           is_half ? kSomeHalves : some(8 * kMiB),
-           {32 * kMiB, 4, 16, 4, true},
-           {kAnyBytes, 4, 16, 2, true},
-           {kAnyBytes, 4, 16, 2, true}}};
+  constexpr DecodeVariant kMore{32 * kMiB, 4, 16, 4, true}, kMany{kAnyBytes, 4, 16, 2, true};
+  if (is_half) return {{kLeast, kFewHalves, kMoreHalves, kSomeHalves, kMore, kMany, kMany}};
+  constexpr DecodeVariant kFewApart = stored_apart(kFew, 4 * kMiB);
+  return {{kLeast, kFewApart, kFew, some(4 * kMiB), some(8 * kMiB), kMore, kMany}};
 }
 
 // Longer rows by more warps side by side, so that a lane has as many of a row: they are registers.
@@ -114,8 +119,14 @@ constexpr DecodeVariants kv_variants(std::size_t element_bytes) {
   }
   // Four columns a lane instead of eight: half the sums to exchange, and few enough for each thread
   // to add up its columns over the warps, without a second barrier. Lines at known distances.
-  constexpr DecodeVariant kHalves{
-      .most_bytes = 4 * kMiB, .loads = 8, .lanes = 8, .half = true, .dense = true, .keys = 128};
+  // One CTA an SM is asked for, which ptxas takes for leave to use 72 registers instead of 64.
+  constexpr DecodeVariant kHalves{.most_bytes = 4 * kMiB,
+                                  .loads = 8,
+                                  .lanes = 8,
+                                  .resident = 5,
+                                  .half = true,
+                                  .dense = true,
+                                  .keys = 128};
   // 8 MiB are one wave of CTAs if an SM has room for eight, so registers count.
   return {{kHalves,
            {.most_bytes = kMiB, .loads = 4, .lanes = 4, .served = true},

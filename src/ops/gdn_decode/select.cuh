@@ -36,8 +36,9 @@ struct VkKernels {
   template <class Io, Options O, int K, DecodeVariant Variant, bool Gated = false>
   static DecodeLaunch launch() {
     constexpr DecodeVariant kOwn = for_rows(Variant, K, sizeof(State));
-    using P = DecodeVkPolicy<State, Io, O, K, kOwn.loads, kOwn.lanes, kOwn.warps, kOwn.parts,
-                             kOwn.again, Gated, kOwn.staged, kOwn.resident, kOwn.around>;
+    using P =
+        DecodeVkPolicy<State, Io, O, K, kOwn.loads, kOwn.lanes, kOwn.warps, kOwn.parts, kOwn.again,
+                       Gated, kOwn.staged, kOwn.resident, kOwn.around, kOwn.apart>;
     constexpr int kValues = P::kRowsOfCta;
     static_assert(!Gated || kGatedDim / kValues <= kMaxCluster);
     if constexpr (kOwn.served) {
