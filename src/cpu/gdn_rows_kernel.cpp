@@ -292,7 +292,7 @@ struct HeadWalk {
     for (std::int64_t j = v0; j < v1; j += Layout::kGroup) {
       const std::int64_t n = std::min(Layout::kGroup, v1 - j);
       const std::int64_t inner = Layout::inner(p.K, n), outer = Layout::outer(p.K, n);
-      float* kept = scratch + (j - v0) * p.K;
+      float* kept = scratch == nullptr ? nullptr : scratch + (j - v0) * p.K;
       if (t == 0) {
         copy_lines(read() + j * p.initial.v_stride, pool_stride, group, inner, inner, outer);
         if (commit() == 0) keep_final(group, inner, outer, j);

@@ -71,7 +71,8 @@ struct TogetherOfV {
   template <From kFrom, class S>
   static HYLA_INLINE void products(const Together& t, std::int64_t token, std::int64_t K,
                                    const Source<S>& source, float* kept, float* ks, float* qs) {
-    const float *k = t.k[token], *q = t.q[token];
+    const float(*k)[kMaxDim] = t.k + token;
+    const float(*q)[kMaxDim] = t.q + token;
     ks += token * kGroup;
     qs += token * kGroup;
     if constexpr (kLanes == 16) {
@@ -84,8 +85,9 @@ struct TogetherOfV {
 
   // Four keys of `k`, and four of `q`.
   template <int kCount, From kFrom, class S>
-  static HYLA_INLINE void columns(const float* k, const float* q, std::int64_t K,
-                                  const Source<S>& source, float* kept, float* ks, float* qs) {
+  static HYLA_INLINE void columns(const float (*k)[kMaxDim], const float (*q)[kMaxDim],
+                                  std::int64_t K, const Source<S>& source, float* kept, float* ks,
+                                  float* qs) {
     F sums[kCount][2];
 #pragma GCC unroll 8
     for (int n = 0; n < kCount; ++n) sums[n][0] = sums[n][1] = zero();
@@ -102,7 +104,7 @@ struct TogetherOfV {
       }
 #pragma GCC unroll 8
       for (int n = 0; n < kCount; ++n) {
-        const F key = set((n < 4 ? k : q)[n % 4 * kMaxDim + i]);
+        const F key = set((n < 4 ? k : q)[n % 4][i]);
         sums[n][0] = fma(key, a, sums[n][0]);
         sums[n][1] = fma(key, b, sums[n][1]);
       }
