@@ -49,10 +49,10 @@ template <>
 struct LineOf<bfloat16> {
   static constexpr bool kInTurn = true, kArranged = true;
   static constexpr std::int64_t kAhead = 24;
-  // The first lines of every page are enough: the hardware asks for the others itself once it has
-  // seen those, and has more requests under way than a core's own.
+  // Not the last lines of a page: the hardware asks for them itself once it has
+  // seen the others, and has more requests under way than a core's own.
   static HYLA_INLINE bool asked_far(const bfloat16* row) {
-    return reinterpret_cast<std::uintptr_t>(row) % 4096 < 1024;
+    return reinterpret_cast<std::uintptr_t>(row) % 4096 < 3072;
   }
   static HYLA_INLINE void load_two(const bfloat16* from, F& even, F& odd) {
     split_words(_mm512_loadu_si512(from), even, odd);
