@@ -102,16 +102,26 @@ struct TogetherOfV {
         prefetch<kGroup>(source.next + i * kGroup);
         LineOf<float>::store_two(a, b, kept + i * kGroup);
       }
-#pragma GCC unroll 8
-      for (int n = 0; n < kCount; ++n) {
-        const F key = set((n < 4 ? k : q)[n % 4][i]);
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        const F key = set(k[n][i]);
+        sums[n][0] = fma(key, a, sums[n][0]);
+        sums[n][1] = fma(key, b, sums[n][1]);
+      }
+#pragma GCC unroll 4
+      for (int n = 4; n < kCount; ++n) {
+        const F key = set(q[n - 4][i]);
         sums[n][0] = fma(key, a, sums[n][0]);
         sums[n][1] = fma(key, b, sums[n][1]);
       }
     }
-#pragma GCC unroll 8
-    for (int n = 0; n < kCount; ++n) {
-      LineOf<float>::store_two(sums[n][0], sums[n][1], (n < 4 ? ks : qs) + n % 4 * kGroup);
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; ++n) {
+      LineOf<float>::store_two(sums[n][0], sums[n][1], ks + n * kGroup);
+    }
+#pragma GCC unroll 4
+    for (int n = 4; n < kCount; ++n) {
+      LineOf<float>::store_two(sums[n][0], sums[n][1], qs + (n - 4) * kGroup);
     }
   }
 
