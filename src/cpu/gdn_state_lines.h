@@ -49,8 +49,8 @@ template <>
 struct LineOf<bfloat16> {
   static constexpr bool kInTurn = true, kArranged = true;
   static constexpr std::int64_t kAhead = 24;
-  // Not the last lines of a page: the hardware asks for them itself once it has
-  // seen the others, and has more requests under way than a core's own.
+  // Not the last lines of a page: the hardware asks for them itself once it has seen the others, and
+  // has more requests under way than a core's own.
   static HYLA_INLINE bool asked_far(const bfloat16* row) {
     return reinterpret_cast<std::uintptr_t>(row) % 4096 < 3072;
   }
@@ -85,31 +85,29 @@ struct LineOf<bfloat16> {
 };
 #endif
 
-// Floats of several tokens, `width` of each rounded up to two vectors, in the order of S and back.
-// What is past them is read and written, too.
-template <class S>
-HYLA_INLINE void arrange_floats(float (*x)[kMaxDim], std::int64_t tokens, std::int64_t width) {
-  if (!LineOf<S>::kArranged) return;
+// change(a, b) of the floats of several tokens, `width` of each rounded up to two vectors. What is
+// past them is read and written, too.
+template <class Change>
+HYLA_INLINE void change_floats(float (*x)[kMaxDim], std::int64_t tokens, std::int64_t width,
+                               Change change) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t i = 0; i < width; i += 2 * kLanes) {
-      F a = load(x[t] + i), b = load(x[t] + i + kLanes);
-      LineOf<S>::arrange(a, b);
-      store(a, x[t] + i);
-      store(b, x[t] + i + kLanes);
+      F a, b;
+      LineOf<float>::load_two(x[t] + i, a, b);
+      change(a, b);
+      LineOf<float>::store_two(a, b, x[t] + i);
     }
   }
 }
+
+// They go in the order of S, and back.
+template <class S>
+HYLA_INLINE void arrange_floats(float (*x)[kMaxDim], std::int64_t tokens, std::int64_t width) {
+  if (LineOf<S>::kArranged) change_floats(x, tokens, width, LineOf<S>::arrange);
+}
 template <class S>
 HYLA_INLINE void restore_floats(float (*x)[kMaxDim], std::int64_t tokens, std::int64_t width) {
-  if (!LineOf<S>::kArranged) return;
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    for (std::int64_t i = 0; i < width; i += 2 * kLanes) {
-      F a = load(x[t] + i), b = load(x[t] + i + kLanes);
-      LineOf<S>::restore(a, b);
-      store(a, x[t] + i);
-      store(b, x[t] + i + kLanes);
-    }
-  }
+  if (LineOf<S>::kArranged) change_floats(x, tokens, width, LineOf<S>::restore);
 }
 
 template <class S>

@@ -136,6 +136,16 @@ struct TogetherOfK {
     }
   }
 
+  // Of four rows.
+  template <int kTokens>
+  static HYLA_INLINE void spread_weights(const float* weights, F (&w)[kTokens][4]) {
+#pragma GCC unroll 8
+    for (int token = 0; token < kTokens; ++token) {
+#pragma GCC unroll 4
+      for (int m = 0; m < 4; ++m) w[token][m] = set(weights[token * kGroup + m]);
+    }
+  }
+
   template <int kTokens, class S>
   static HYLA_INLINE void update_rows(const Together& t, std::int64_t K, std::int64_t count,
                                       const float* from, std::int64_t from_stride, S* to,
@@ -143,11 +153,7 @@ struct TogetherOfK {
     const F decay = set(t.decay);
     for (std::int64_t r = 0; r < count; r += 4) {
       F w[kTokens][4];
-#pragma GCC unroll 8
-      for (int token = 0; token < kTokens; ++token) {
-#pragma GCC unroll 4
-        for (int m = 0; m < 4; ++m) w[token][m] = set(weights[token * kGroup + r + m]);
-      }
+      spread_weights(weights + r, w);
       for (std::int64_t i = 0; i < K; i += kLanes) {
         F s[4];
 #pragma GCC unroll 4
@@ -175,11 +181,7 @@ struct TogetherOfK {
     const F decay = set(LineOf<S>::clean(t.decay));
     for (std::int64_t r = 0; r < count; r += 4) {
       F w[kTokens][4];
-#pragma GCC unroll 8
-      for (int token = 0; token < kTokens; ++token) {
-#pragma GCC unroll 4
-        for (int m = 0; m < 4; ++m) w[token][m] = set(weights[token * kGroup + r + m]);
-      }
+      spread_weights(weights + r, w);
       for (std::int64_t i = 0; i < K; i += 2 * kLanes) {
         F a[4], b[4];
 #pragma GCC unroll 4
