@@ -1,5 +1,5 @@
 // Which variant of a one-token kernel runs. Measured on an H200 with HV = 32, 128 x 128, L2 cold,
-// CUDA graph; the tables are in README.md.
+// CUDA graph; the tables are in experiments.md.
 #pragma once
 
 #include <array>
