@@ -28,23 +28,45 @@ inline std::int64_t row_bytes(const TensorView& view) {
   return view.shape[view.rank - 1] * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
-// Floats meet floats.
-struct FloatRows {
+// Numbers that meet floats, of any dtype that a vector can be loaded from.
+template <class T, DType kStored>
+struct RowsAsFloats {
   using Op = Singles;
-  static constexpr DType kDType = DType::kFloat32;
-  static constexpr std::int64_t kBytes = 4;  // of a number
-  static constexpr int kParts = 1;           // vectors of what a vector holds in the cache
+  static constexpr DType kDType = kStored;
+  static constexpr std::int64_t kBytes = sizeof(T);  // of a number
+  static constexpr int kParts = 4 / sizeof(T);       // vectors of what a vector holds in the cache
+  static constexpr bool kSplit = false;              // even numbers of two vectors, then odd ones
 
-  static HYLA_INLINE void keys(const char* row, F (&to)[kParts]) {
-    to[0] = load(reinterpret_cast<const float*>(row));
-  }
-  static HYLA_INLINE void values(const char* row, F (&to)[kValueVectors]) {
-#pragma GCC unroll 2
-    for (int n = 0; n < kValueVectors; ++n) {
-      to[n] = load(reinterpret_cast<const float*>(row + n * kVectorBytes));
-    }
+  static HYLA_INLINE void keys(const char* row, F (&to)[kParts]) { load_vectors(row, to); }
+  static HYLA_INLINE void values(const char* row, F (&to)[kValueVectors]) { load_vectors(row, to); }
+
+ private:
+  template <int kCount>
+  static HYLA_INLINE void load_vectors(const char* row, F (&to)[kCount]) {
+#pragma GCC unroll 4
+    for (int n = 0; n < kCount; ++n) to[n] = load(reinterpret_cast<const T*>(row) + n * kLanes);
   }
 };
+using FloatRows = RowsAsFloats<float, DType::kFloat32>;
+using HalfRows = RowsAsFloats<float16, DType::kFloat16>;
+#if HYLA_TARGET_HAS_AVX512
+// bfloat16 split into even and odd numbers: an instruction for each vector of floats.
+struct SplitRows {
+  using Op = Singles;
+  static constexpr DType kDType = DType::kBFloat16;
+  static constexpr std::int64_t kBytes = 2;
+  static constexpr int kParts = 2;
+  static constexpr bool kSplit = true;
+
+  static HYLA_INLINE void keys(const char* row, F (&to)[kParts]) {
+    split_words(_mm512_loadu_si512(row), to[0], to[1]);
+  }
+  static HYLA_INLINE void values(const char* row, F (&to)[kValueVectors]) { keys(row, to); }
+};
+using BfloatRows = SplitRows;
+#else
+using BfloatRows = RowsAsFloats<bfloat16, DType::kBFloat16>;
+#endif
 
 #if HYLA_TARGET_HAS_PAIRS
 // Of bfloat16, in pairs.
@@ -53,6 +75,7 @@ struct WordRows {
   static constexpr DType kDType = DType::kBFloat16;
   static constexpr std::int64_t kBytes = 2;
   static constexpr int kParts = 1;
+  static constexpr bool kSplit = false;
 
   static HYLA_INLINE void keys(const char* row, P (&to)[kParts]) { to[0] = load_pairs(row); }
   // Pairs of the values of two keys.
@@ -68,6 +91,7 @@ struct ByteRows {
   static constexpr DType kDType = kStored;
   static constexpr std::int64_t kBytes = 1;
   static constexpr int kParts = 2;
+  static constexpr bool kSplit = false;
 
   static HYLA_INLINE void keys(const char* row, P (&to)[kParts]) {
     Bytes::widen(load_pairs(row), to[0], to[1]);
@@ -96,17 +120,49 @@ inline void scale_bytes(const char* from, std::int64_t count, const RunScales& s
 }
 #endif
 
-// What products of an Op take as it lies in the cache.
+// What products of an Op take as it lies in the cache: calls take.template operator()<Rows>() of
+// the rows of a dtype, none for others.
 template <class Op>
 struct RowsOf {
-  using Stored = FloatRows;
+  using Converted = FloatRows;
+  template <class Take>
+  static bool of(DType dtype, const Take& take) {
+    switch (dtype) {
+      case DType::kFloat32:
+        return take.template operator()<FloatRows>();
+      case DType::kBFloat16:
+        return take.template operator()<BfloatRows>();
+      case DType::kFloat16:
+        return take.template operator()<HalfRows>();
+      default:
+        break;
+    }
+    if constexpr (kLanes >= 8) {
+      if (dtype == DType::kInt8) {
+        return take.template operator()<RowsAsFloats<std::int8_t, DType::kInt8>>();
+      }
+      return take.template operator()<RowsAsFloats<float8_e4m3, DType::kFloat8E4M3>>();
+    }
+    return false;
+  }
 };
 #if HYLA_TARGET_HAS_PAIRS
 template <>
 struct RowsOf<Pairs> {
-  using Stored = WordRows;
-  using E4m3 = ByteRows<E4m3Bytes, DType::kFloat8E4M3>;
-  using Int8 = ByteRows<Int8Bytes, DType::kInt8>;
+  using Converted = WordRows;
+  template <class Take>
+  static bool of(DType dtype, const Take& take) {
+    switch (dtype) {
+      case DType::kBFloat16:
+        return take.template operator()<WordRows>();
+      case DType::kFloat8E4M3:
+        return take.template operator()<ByteRows<E4m3Bytes, DType::kFloat8E4M3>>();
+      case DType::kInt8:
+        return take.template operator()<ByteRows<Int8Bytes, DType::kInt8>>();
+      default:
+        return false;
+    }
+  }
 };
 #endif
 
@@ -133,6 +189,16 @@ inline void order_as_bytes(float* elements, std::int64_t count) {
     }
     std::copy_n(first, kLanes, elements + i);
     std::copy_n(second, kLanes, elements + i + kLanes);
+  }
+}
+
+// Even elements of two vectors, then the odd ones.
+inline void order_split(float* elements, std::int64_t count) {
+  float odd[kLanes];
+  for (std::int64_t i = 0; i < count; i += 2 * kLanes) {
+    for (int n = 0; n < kLanes; ++n) odd[n] = elements[i + 2 * n + 1];
+    for (int n = 1; n < kLanes; ++n) elements[i + n] = elements[i + 2 * n];
+    std::copy_n(odd, kLanes, elements + i + kLanes);
   }
 }
 

@@ -56,7 +56,8 @@ class Stream {
         groups_(groups(tile.count)),
         elements_(key_elements(p_.queries)),
         stride_(value_floats(p_.queries)),
-        bytes_(takes_bytes()) {
+        direct_(Kinds::of(p_.cache.k.dtype, [&]<class Rows>() { return is_direct<Rows>(); })),
+        split_(direct_ && Kinds::of(p_.cache.k.dtype, []<class Rows>() { return Rows::kSplit; })) {
     const std::int64_t columns = tile.heads * groups_ * kColumns;
     queries_ = scratch;
     out_ = queries_ + columns * elements_;
@@ -72,14 +73,15 @@ class Stream {
   }
 
   void run(float* partials) {
-    if constexpr (Op::kSummed == 2) {
-      if (bytes_) {
-        p_.cache.k.dtype == DType::kInt8 ? walk<typename Kinds::Int8>()
-                                         : walk<typename Kinds::E4m3>();
-        return leave_all(partials);
-      }
+    const auto walk_direct = [&]<class Rows>() {
+      walk<Rows, true>();
+      return true;
+    };
+    if (direct_) {
+      Kinds::of(p_.cache.k.dtype, walk_direct);
+    } else {
+      walk<typename Kinds::Converted, false>();
     }
-    walk<typename Kinds::Stored>();
     leave_all(partials);
   }
 
@@ -98,15 +100,8 @@ class Stream {
   template <class Rows>
   bool is_direct() const {
     const attention::Queries& q = p_.queries;
-    return p_.cache.k.dtype == Rows::kDType && q.value_dim == stride_ &&
-           q.head_dim % (kVectorBytes / Rows::kBytes) == 0;
-  }
-  bool takes_bytes() const {
-    if constexpr (Op::kSummed == 2) {
-      return (is_direct<typename Kinds::E4m3>() || is_direct<typename Kinds::Int8>()) &&
-             one_each(p_.cache.k_scales) && one_each(p_.cache.v_scales);
-    }
-    return false;
+    return q.value_dim == stride_ && q.head_dim % (kVectorBytes / Rows::kBytes) == 0 &&
+           one_each(p_.cache.k_scales) && one_each(p_.cache.v_scales);
   }
   // Of keys from `first` on, of this tile or of one whose turn is next.
   void addresses(const AttentionTile& tile, std::int64_t first, int which) {
@@ -128,17 +123,17 @@ class Stream {
     addresses(tile_, tile_.keys.end - 1, which);  // once more: asking for it costs nothing
   }
 
-  template <class Rows>
+  // kDirect: rows as they lie in the cache, otherwise converted.
+  template <class Rows, bool kDirect>
   void walk() {
-    const bool direct = is_direct<Rows>();
     int now = 0;
     addresses(tile_, tile_.keys.begin, now);
     for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kStreamKeys) {
       next_addresses(key, 1 - now);
-      score<Rows>(direct, key, now);
+      score<Rows, kDirect>(key, now);
       logits_.cap(weights_, tile_.heads * groups_ * kColumns * kStreamKeys);
       hide(key);
-      add_heads<Rows>(direct, key, now);
+      add_heads<Rows, kDirect>(key, now);
       now = 1 - now;
     }
   }
@@ -165,7 +160,10 @@ class Stream {
         load_line(q.q.data, q.q.dtype, token * q.q.strides[0] + query_head * q.q.strides[1], 1,
                   q.head_dim, line_);
         store_elements<Op>(line_, q.head_dim, lines_);
-        if (bytes_) order_as_bytes(lines_, elements_);
+        if (split_) order_split(lines_, elements_);
+        if constexpr (Op::kSummed == 2) {
+          if (direct_ && size_of(p_.cache.k.dtype) == 1) order_as_bytes(lines_, elements_);
+        }
         float* to = queries_ + (head * groups_ + m / kColumns) * kColumns * elements_;
         Tiles::place_query(lines_, elements_, m % kColumns, to);
       }
@@ -236,7 +234,7 @@ class Stream {
       const F sums = Tiles::template products<Rows>(rows + key, offset, queries_ + i * elements_,
                                                     elements_, asked);
       F scale = set(logits_.scale);
-      if constexpr (Rows::kParts == 2) {
+      if constexpr (Rows::kBytes == 1) {
         if (scales != nullptr) scale = scales_of(scales, key / kKeys);
       }
       store(mul(sums, scale), weights_ + i * kStreamKeys + key * kColumns);
@@ -246,8 +244,15 @@ class Stream {
   // Those of a vector of logits.
   static HYLA_INLINE F scales_of(const float* scales, std::int64_t vector) {
     const std::int64_t first = vector * kKeys;
+    if constexpr (kKeys == 1) return set(scales[first]);
+#if HYLA_TARGET_HAS_AVX512
     return spread<kColumns>(load(scales + first / kLanes * kLanes),
                             static_cast<int>(first % kLanes));
+#else
+    alignas(64) float lanes[kLanes];
+    for (int i = 0; i < kLanes; ++i) lanes[i] = scales[first + i / kColumns];
+    return load(lanes);
+#endif
   }
 
   // What the products of keys ask for: the next keys, and once more the values of these.
@@ -257,12 +262,12 @@ class Stream {
   }
 
   // Keys from `first` on, whose addresses are keys_[now].
-  template <class Rows>
-  void score(bool direct, std::int64_t first, int now) const {
+  template <class Rows, bool kDirect>
+  void score(std::int64_t first, int now) const {
     const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
     const char* const* rows = keys_[now];
     const std::int64_t lines = Tiles::kTileKeys * row_bytes(k) / kLine;  // of a tile of keys
-    if (direct && !stored.present() && head_bytes(k) == row_bytes(k)) {
+    if (kDirect && !stored.present() && head_bytes(k) == row_bytes(k)) {
       // In the order of memory where tokens come before heads.
       Asking asked = asked_by_keys(0, now);
       for (std::int64_t key = 0; key < kStreamKeys; key += Tiles::kTileKeys) {
@@ -276,15 +281,15 @@ class Stream {
       const std::int64_t offset = (tile_.head + head) * head_bytes(k);
       const char* converted[kStreamKeys];
       alignas(64) float scales[kStreamKeys];
-      const bool scaled = direct && stored.present();
+      const bool scaled = kDirect && stored.present();
       if (scaled) {
         load_scales(stored, first, head, scales);
         for (float& scale : scales) scale *= logits_.scale;
       }
-      if (!direct) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
+      if (!kDirect) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
       Asking asked = asked_by_keys(head, now);
       for (std::int64_t key = 0; key < kStreamKeys; key += Tiles::kTileKeys, asked.skip(lines)) {
-        score_keys<Rows>(direct ? rows : converted, direct ? offset : 0, head, key,
+        score_keys<Rows>(kDirect ? rows : converted, kDirect ? offset : 0, head, key,
                          scaled ? scales : nullptr, asked);
       }
     }
@@ -369,11 +374,9 @@ class Stream {
       F a = exp2(sub(load(weights + i), most));
       F b = exp2(sub(load(weights + i + kLanes), most));
       total = add(total, add(a, b));
-      if constexpr (Op::kSummed == 2) {
-        if (scales != nullptr) {
-          a = mul(a, scales_of(scales, i / kLanes));
-          b = mul(b, scales_of(scales, i / kLanes + 1));
-        }
+      if (scales != nullptr) {
+        a = mul(a, scales_of(scales, i / kLanes));
+        b = mul(b, scales_of(scales, i / kLanes + 1));
       }
       Tiles::store_weights(a, b, weights + i / Op::kSummed);
     }
@@ -398,22 +401,22 @@ class Stream {
     }
   }
 
-  template <class Rows>
-  void add_heads(bool direct, std::int64_t first, int now) {
+  template <class Rows, bool kDirect>
+  void add_heads(std::int64_t first, int now) {
     const TensorView &v = p_.cache.v, &stored = p_.cache.v_scales;
     const char* const* rows = values_[now];
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const std::int64_t offset = (tile_.head + head) * head_bytes(v);
       const char* converted[kStreamKeys];
       alignas(64) float scales[kStreamKeys];
-      const bool scaled = direct && stored.present();
+      const bool scaled = kDirect && stored.present();
       if (scaled) load_scales(stored, first, head, scales);
-      if (!direct) convert(v, stored, first, head, p_.queries.value_dim, rows, converted);
+      if (!kDirect) convert(v, stored, first, head, p_.queries.value_dim, rows, converted);
       for (std::int64_t group = 0; group < groups_; ++group) {
         const std::int64_t i = head * groups_ + group;
         soften(i, scaled ? scales : nullptr);
         Tiles::template add_values<Rows>(
-            {direct ? rows : converted, direct ? offset : 0}, {values_[1 - now], offset},
+            {kDirect ? rows : converted, kDirect ? offset : 0}, {values_[1 - now], offset},
             {keys_[1 - now], (tile_.head + head) * head_bytes(p_.cache.k)},
             weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_, stride_);
       }
@@ -440,7 +443,8 @@ class Stream {
       const std::int64_t column = m % kColumns;
       for (std::int64_t d = 0; d < stride_; d += kBlock) {
         const std::int64_t at = d * kColumns + column / kGroup * kGroup * kBlock;
-        Tiles::store_block(group + at + column % kGroup * kBlock, in_order_ + m * stride_ + d);
+        Tiles::store_block(group + at + column % kGroup * kBlock, split_,
+                           in_order_ + m * stride_ + d);
       }
     }
     leave(p_, tile_, tile_.head + head, highest, sums, in_order_, stride_, partials);
@@ -454,7 +458,8 @@ class Stream {
   std::int64_t groups_;    // of kColumns columns, of a head
   std::int64_t elements_;  // of a query or key, in whole vectors
   std::int64_t stride_;    // of an output
-  bool bytes_;             // rows of bytes as they lie in the cache
+  bool direct_;            // rows as they lie in the cache
+  bool split_;             // as Rows::kSplit has them
   float* queries_;         // [heads, groups, kColumns, elements]
   float* out_;             // [heads, groups, kColumns, stride]
   float* weights_;         // [heads, groups, kStreamKeys, kColumns]: logits, then weights

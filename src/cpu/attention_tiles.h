@@ -131,9 +131,9 @@ struct StreamTiles {
 #pragma GCC unroll 4
       for (int r = 0; r < kKeys; ++r) {
         Rows::keys(row[r] + j, keys[r]);
-        asked.ask();
+        if (kVectorBytes % kLine == 0 || j % kLine == 0) asked.ask();
       }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int n = 0; n < Rows::kParts; ++n) {
 #pragma GCC unroll 16
         for (int m = 0; m < kColumns; ++m) {
@@ -232,9 +232,14 @@ struct StreamTiles {
     }
   }
 
-  // A block of values of one column, in their order.
-  static HYLA_INLINE void store_block(const float* block, float* to) {
-    if constexpr (Op::kSummed == 2) {
+  // A block of values of one column, in their order. `split`: as Rows::kSplit left it.
+  static HYLA_INLINE void store_block(const float* block, bool split, float* to) {
+    if (kValueVectors == 2 && split) {
+      for (int i = 0; i < kLanes; ++i) {
+        to[2 * i] = block[i];
+        to[2 * i + 1] = block[kLanes + i];
+      }
+    } else if constexpr (Op::kSummed == 2) {
       // Four by four, as interleave_pairs left them.
       for (int i = 0; i < kLanes / 4; ++i) {
         std::memcpy(to + 8 * i, block + 4 * i, 4 * sizeof(float));

@@ -17,14 +17,15 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 // Its weights, and what the row at hand had before the call.
 struct ConvBlock {
   std::int64_t first = 0, count = 0;  // channels
-  bool silu = false, zipped = false;
+  bool silu = false, ordered = false;
   const float* before[3];  // the last W-1 inputs, oldest first
   alignas(64) float weight[4][kConvChannels];
   alignas(64) float bias[kConvChannels];
-  alignas(64) float past[kConvPast];             // [columns, count], oldest first
-  alignas(64) float inputs[4][kConvChannels];    // on their way to the pool
-  alignas(64) float zipped_bias[kConvChannels];  // for slide_pairs
-  alignas(64) float zipped_weight[2][kConvChannels];
+  alignas(64) float past[kConvPast];           // [columns, count], oldest first
+  alignas(64) float inputs[4][kConvChannels];  // on their way to the pool
+  // In the order in which slide_pairs or slide_split takes the channels.
+  alignas(64) float ordered_bias[kConvChannels];
+  alignas(64) float ordered_weight[4][kConvChannels];
 };
 
 inline void load_weights(const conv::Problem& p, ConvBlock& b) {
@@ -36,7 +37,7 @@ inline void load_weights(const conv::Problem& p, ConvBlock& b) {
   } else {
     std::fill_n(b.bias, b.count, 0.0f);
   }
-  b.zipped = false;
+  b.ordered = false;
 }
 
 // Products of pairs add the second of each first. All ways of a dtype add alike: a sequence keeps
@@ -123,13 +124,13 @@ void roll(const ConvBlock& b, const T* x, T* out, const T* from, T* to,
 constexpr std::int64_t kZipped = 2 * kLanes;
 
 inline void zip_weights(ConvBlock& b) {
-  if (b.zipped) return;
-  b.zipped = true;
+  if (b.ordered) return;
+  b.ordered = true;
   for (std::int64_t c = 0; c + kZipped <= b.count; c += kZipped) {
     for (int half = 0; half < 2; ++half) {
       for (int quad = 0; quad < 4; ++quad) {
         const std::int64_t from = c + quad * 8 + half * 4, to = c + half * kLanes + quad * 4;
-        std::copy_n(b.bias + from, 4, b.zipped_bias + to);
+        std::copy_n(b.bias + from, 4, b.ordered_bias + to);
       }
     }
     for (int pair = 0; pair < 2; ++pair) {
@@ -142,7 +143,7 @@ inline void zip_weights(ConvBlock& b) {
       for (int half = 0; half < 2; ++half) {
         for (int quad = 0; quad < 4; ++quad) {
           std::copy_n(pairs + quad * 8 + half * 4, 4,
-                      b.zipped_weight[pair] + c + half * kLanes + quad * 4);
+                      b.ordered_weight[pair] + c + half * kLanes + quad * 4);
         }
       }
     }
@@ -191,9 +192,9 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
     F bias[2];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      weight[0][half] = load_pairs(b.zipped_weight[0] + c + half * kLanes);
-      weight[1][half] = load_pairs(b.zipped_weight[1] + c + half * kLanes);
-      bias[half] = load(b.zipped_bias + c + half * kLanes);
+      weight[0][half] = load_pairs(b.ordered_weight[0] + c + half * kLanes);
+      weight[1][half] = load_pairs(b.ordered_weight[1] + c + half * kLanes);
+      bias[half] = load(b.ordered_bias + c + half * kLanes);
     }
     P line[7], lower[6], upper[6];
 #pragma GCC unroll 8
@@ -232,6 +233,62 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
   if (b.silu) {
     behind.divide();
     behind.leave();
+  }
+  return c;
+}
+#elif HYLA_TARGET_HAS_AVX512
+// Channels of bfloat16 as even and odd ones, two vectors of floats of 64 bytes.
+constexpr std::int64_t kBoth = 2 * kLanes;
+
+inline void split_weights(ConvBlock& b, int width) {
+  if (b.ordered) return;
+  b.ordered = true;
+  const auto split = [&](const float* from, float* to) {
+    for (std::int64_t c = 0; c + kBoth <= b.count; c += kBoth) {
+      F even = load(from + c), odd = load(from + c + kLanes);
+      split_lanes(even, odd);
+      store(even, to + c);
+      store(odd, to + c + kLanes);
+    }
+  };
+  split(b.bias, b.ordered_bias);
+  for (int j = 0; j < width; ++j) split(b.weight[j], b.ordered_weight[j]);
+}
+
+// slide() of four tokens that have others before them in x. Returns the number of channels done.
+template <int kWidth>
+std::int64_t slide_split(const ConvBlock& b, const bfloat16* x, std::int64_t x_stride,
+                         bfloat16* out, std::int64_t out_stride) {
+  constexpr int kTokens = 4, kLines = kTokens + kWidth - 1;
+  std::int64_t c = 0;
+  for (; c + kBoth <= b.count; c += kBoth) {
+    F window[2][kLines], y[2][kTokens];  // [even, odd]
+#pragma GCC unroll 8
+    for (int t = 0; t < kLines; ++t) {
+      const bfloat16* line = x + (t + 1 - kWidth) * x_stride + c;
+      split_words(_mm512_loadu_si512(line), window[0][t], window[1][t]);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const float* weight = b.ordered_weight[0] + c + half * kLanes;
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) y[half][t] = load(b.ordered_bias + c + half * kLanes);
+#pragma GCC unroll 4
+      for (int j = 0; j < kWidth; ++j) {
+        const F tap = load(weight + j * kConvChannels);
+#pragma GCC unroll 4
+        for (int t = 0; t < kTokens; ++t) y[half][t] = fma(tap, window[half][t + j], y[half][t]);
+      }
+      if (b.silu) activate<bfloat16>(y[half]);
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) {
+      // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
+      __builtin_prefetch(x + (t + kTokens) * x_stride + c, 0, 2);
+      __builtin_prefetch(out + (t + kTokens) * out_stride + c, 1, 2);
+      _mm512_storeu_si512(static_cast<void*>(out + t * out_stride + c),
+                          join_words_to_even(y[0][t], y[1][t]));
+    }
   }
   return c;
 }

@@ -71,6 +71,13 @@ void convolve(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
         done = slide_pairs(b, x, x_stride, out, out_stride);
       }
     }
+#elif HYLA_TARGET_HAS_AVX512
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      if (t > 0 && tokens == kTokensTogether) {
+        split_weights(b, kWidth);
+        done = slide_split<kWidth>(b, x, x_stride, out, out_stride);
+      }
+    }
 #endif
     if (tokens < kTokensTogether) {
       (t > 0 ? slide_lines<kWidth, 1, true, T>

@@ -2,7 +2,8 @@
 // without it and for the baseline of x86, over the compiler's own vectors.
 //
 //     F                     a full vector of kLanes floats
-//     load, store           from and to float, bfloat16, float16, rounded to nearest even
+//     load, store           from and to float, bfloat16, float16, rounded to nearest even; with 8
+//                           lanes and more from int8 and e4m3, too
 //     load_n, store_n       the first n lanes; a load's other lanes are zero
 //     stream, flush_stream  as store, past the caches
 //     add sub mul fma ...   fma(a, b, c) = a * b + c

@@ -134,6 +134,30 @@ HYLA_INLINE void store(F x, float16* to) {
 #endif
 }
 
+#if !defined(HYLA_HAS_HIGHWAY) && HYLA_COMPILED_TARGET >= 1
+// Bytes, for vectors of 8 lanes and more.
+HYLA_INLINE F load(const std::int8_t* from) {
+  typedef std::int8_t Bytes __attribute__((vector_size(kLanes)));
+  Bytes x;
+  std::memcpy(&x, from, sizeof x);
+  return __builtin_convertvector(x, F);
+}
+// e4m3 with its exponent in the place of float16's is 2^-8 of itself, subnormal numbers too.
+HYLA_INLINE F load(const float8_e4m3* from) {
+  typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
+  Bytes bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  const HalfBits bits = __builtin_convertvector(bytes, HalfBits), magnitude = bits & 0x7f;
+  const HalfBits nan = HalfBits{} + 0x7e00;
+  const HalfBits number = (magnitude == 0x7f ? nan : magnitude << 7) | ((bits << 8) & 0x8000);
+#if HYLA_COMPILED_TARGET == 1
+  return F(_mm256_cvtph_ps(__m128i(number))) * 256.0f;
+#else
+  return F(_mm512_cvtph_ps(__m256i(number))) * 256.0f;
+#endif
+}
+#endif
+
 // Past the caches, to an address that is a multiple of the bytes of kLanes elements. After the last
 // one flush_stream() lets other threads see them.
 template <class T>

@@ -10,6 +10,8 @@ constexpr hn::Rebind<std::uint32_t, decltype(kTag)> kBitsTag;
 constexpr hn::Rebind<std::int32_t, decltype(kTag)> kIntTag;
 constexpr hn::Rebind<std::uint16_t, decltype(kTag)> kHalfBitsTag;
 constexpr hn::Rebind<hwy::float16_t, decltype(kTag)> kHalfTag;
+constexpr hn::Rebind<std::int8_t, decltype(kTag)> kByteTag;
+constexpr hn::Rebind<std::uint8_t, decltype(kTag)> kByteBitsTag;
 
 using F = hn::Vec<decltype(kTag)>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(kTag));
@@ -86,6 +88,23 @@ HYLA_INLINE F load(const float16* from) {
 HYLA_INLINE void store(F x, float16* to) {
   hn::StoreU(hn::BitCast(kHalfBitsTag, hn::DemoteTo(kHalfTag, x)), kHalfBitsTag,
              reinterpret_cast<std::uint16_t*>(to));
+}
+
+// Bytes, for vectors of 8 lanes and more.
+HYLA_INLINE F load(const std::int8_t* from) {
+  return hn::ConvertTo(kTag, hn::PromoteTo(kIntTag, hn::LoadU(kByteTag, from)));
+}
+// e4m3 with its exponent in the place of float16's is 2^-8 of itself, subnormal numbers too.
+HYLA_INLINE F load(const float8_e4m3* from) {
+  const auto bytes = hn::LoadU(kByteBitsTag, reinterpret_cast<const std::uint8_t*>(from));
+  const auto bits = hn::PromoteTo(kHalfBitsTag, bytes);
+  const auto sign = hn::And(hn::ShiftLeft<8>(bits), hn::Set(kHalfBitsTag, 0x8000));
+  const auto magnitude = hn::And(bits, hn::Set(kHalfBitsTag, 0x7f));
+  const auto nan = hn::Eq(magnitude, hn::Set(kHalfBitsTag, 0x7f));
+  const auto number =
+      hn::IfThenElse(nan, hn::Set(kHalfBitsTag, 0x7e00), hn::ShiftLeft<7>(magnitude));
+  const F x = hn::PromoteTo(kTag, hn::BitCast(kHalfTag, hn::Or(number, sign)));
+  return mul(x, set(256.0f));
 }
 
 // Past the caches, to an address that is a multiple of the bytes of kLanes elements. After the last

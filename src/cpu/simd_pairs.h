@@ -11,16 +11,6 @@ HYLA_INLINE P load_halves(const void* lower, const void* upper) {
   return from_words(_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1));
 }
 
-// Lane i: lane first + i / kColumns of x.
-template <int kColumns>
-HYLA_INLINE F spread(F x, int first) {
-  alignas(64) std::int32_t from[kLanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) from[i] = i / kColumns;
-  const __m512i order = _mm512_add_epi32(_mm512_load_si512(from), _mm512_set1_epi32(first));
-  return from_floats(_mm512_permutexvar_ps(order, floats(x)));
-}
-
 // Pairs of x, y, z and w as a matrix of four by four: within each block of four lanes, and with
 // blocks as its elements.
 HYLA_INLINE void transpose_in_blocks(P x, P y, P z, P w, P (&to)[4]) {
