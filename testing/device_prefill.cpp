@@ -166,4 +166,19 @@ void DevicePrefill::launch(const std::string& impl) const {
   }
 }
 
+#ifdef HYLA_HAS_CUDA
+std::vector<gdn::PlanForm> DevicePrefill::forms() const {
+  return gdn::prefill_forms(gdn::validate(copies_.front(), context_), context_);
+}
+
+void DevicePrefill::launch(const gdn::PlanForm& form) const {
+  for (const gdn::PrefillParams& p : copies_) {
+    gdn::launch_prefill_form(gdn::validate(p, context_), workspace_, context_, form);
+  }
+}
+#else
+std::vector<gdn::PlanForm> DevicePrefill::forms() const { return {}; }
+void DevicePrefill::launch(const gdn::PlanForm&) const {}
+#endif
+
 }  // namespace hyla::testing

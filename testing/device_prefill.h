@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/gdn_prefill/launch_prefill.h"
 #include "testing/call.h"
 #include "testing/device_memory.h"
 #include "testing/problem_string.h"
@@ -37,6 +38,8 @@ class DevicePrefill {
   std::vector<Candidate> explain() const;
   std::size_t copies() const { return copies_.size(); }
   void launch(const std::string& impl) const;  // every copy once
+  std::vector<gdn::PlanForm> forms() const;
+  void launch(const gdn::PlanForm& form) const;
 
  private:
   std::vector<std::int64_t> lengths_;  // which the calls may be told

@@ -33,6 +33,7 @@ class PrefillForm {
   }
   const DeviceCall& gpu() const { return gpu_; }
   const Workspace& workspace() const { return workspace_; }
+  const gdn::PrefillProblem& problem() const { return problem_; }
 
  private:
   DeviceCall gpu_;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -38,6 +39,32 @@ TEST(PrefillPlan, SegmentsFitTheirMemoryAndTheirSequence) {
     EXPECT_GT(walks.us, 0);
   }
   EXPECT_GT(found, 100);
+}
+
+// What is taken is one of the forms that can be run, each of which is listed once, and the cheapest.
+TEST(PrefillPlan, TheCheapestFormIsTaken) {
+  int beside = 0;
+  const auto check = [&](const PlanShape& s, const Walks& taken, const auto& each_form) {
+    std::vector<Walks> forms;
+    each_form(s, [&](const Walks& form) {
+      for (const Walks& before : forms) EXPECT_FALSE(form.same_form(before));
+      forms.push_back(form);
+      EXPECT_GE(form.us, taken.us);
+      if (form.beside) {
+        EXPECT_LT(split_ctas(s, form), s.multiprocessors);
+      }
+    });
+    const auto same = [&](const Walks& form) { return form.same_form(taken); };
+    EXPECT_EQ(std::count_if(forms.begin(), forms.end(), same), taken.parts > 0 ? 1 : 0);
+    beside += taken.beside ? 1 : 0;
+  };
+  for (std::int64_t i = 0; i < 500; ++i) {
+    const PlanShape s = random_shape(i);
+    check(s, split_walks(s), [](const auto& x, const auto& take) { each_split_form(x, take); });
+    check(s, segment_walks(s), [](const auto& x, const auto& take) { each_segment_form(x, take); });
+    check(s, relay_walks(s), [](const auto& x, const auto& take) { each_relay_form(x, take); });
+  }
+  EXPECT_GT(beside, 20);
 }
 
 TEST(PrefillPlan, ALongerSequenceIsNotExpectedToBeFaster) {

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
 #include "output.h"
@@ -28,6 +29,8 @@ constexpr double kGoodRatio = 1.05;
 constexpr double kDoubtfulRatio = 1.03;
 // Expected to take so many times as long as the chosen one: not timed.
 constexpr double kHopeless = 4;
+// The same of a form that its implementation would not take: neighbours of what is chosen.
+constexpr double kHopelessForm = 1.3;
 // Took so many times as long as the fastest so far: timed no further.
 constexpr double kLost = 1.5;
 constexpr double kError = 0.004;  // of a median, relative
@@ -37,10 +40,19 @@ constexpr int kLeastAgain = 15;  // replays
 struct PlanTime {
   std::string name;
   double expected_us = 0;
-  double us = 0;        // 0: not timed
-  double first_us = 0;  // of the first time, where it was timed again
-  bool lost = false;    // after a few replays it was clear
+  double us = 0;                        // 0: not timed
+  double first_us = 0;                  // of the first time, where it was timed again
+  bool lost = false;                    // after a few replays it was clear
+  std::string taken{};                  // the form that the implementation takes
+  std::optional<gdn::PlanForm> form{};  // one that it would not take
 };
+
+// " 2x1+": parts, blocks of value rows a CTA (cuda_relay: pieces of a part), and whether chunks are
+// prepared beside the walk.
+std::string suffix_of(const gdn::PlanForm& form) {
+  const gdn::Walks& w = form.walks;
+  return fmt::format(" {}x{}{}", w.parts, w.blocks_a_cta * w.cuts, w.beside ? "+" : "");
+}
 
 struct ShapeTimes {
   std::string problem;
@@ -62,8 +74,9 @@ struct ShapeTimes {
 // Replays of one plan over all copies of a problem.
 class Replays {
  public:
-  Replays(const testing::DevicePrefill& problem, const std::string& plan)
-      : graph_([&] { problem.launch(plan); }), copies_(static_cast<double>(problem.copies())) {
+  Replays(const testing::DevicePrefill& problem, const PlanTime& plan)
+      : graph_([&] { plan.form ? problem.launch(*plan.form) : problem.launch(plan.name); }),
+        copies_(static_cast<double>(problem.copies())) {
     graph_.replay_us();  // the first one loads code and warms the clocks
   }
 
@@ -91,7 +104,7 @@ void time_plans(const testing::DevicePrefill& problem, std::vector<PlanTime>& pl
   for (PlanTime& plan : plans) {
     if (plan.expected_us > kHopeless * plans.front().expected_us) continue;
     plan.lost = false;
-    racing.emplace_back(&plan, std::make_unique<Replays>(problem, plan.name));
+    racing.emplace_back(&plan, std::make_unique<Replays>(problem, plan));
   }
   bool settled = false;
   while (!settled) {
@@ -117,10 +130,23 @@ ShapeTimes measure(const ProblemSpec& spec, testing::DeviceArena& arena) {
   result.unknown = !spec.longest && !spec.told && testing::row_lengths(spec).size() > 1;
   for (const Candidate& candidate : problem.explain()) {
     if (candidate.expected_us == 0) continue;
-    result.plans.push_back({candidate.implementation, candidate.expected_us});
+    result.plans.push_back(
+        {.name = candidate.implementation, .expected_us = candidate.expected_us});
   }
   if (result.plans.empty()) {
     throw InvalidArgument("problem", "one with a cost model", result.problem);
+  }
+  const double most_us = kHopelessForm * result.chosen().expected_us;
+  for (const gdn::PlanForm& form : problem.forms()) {
+    if (form.chosen) {
+      for (PlanTime& plan : result.plans) {
+        if (plan.name == form.implementation) plan.taken = suffix_of(form);
+      }
+    } else if (form.walks.us <= most_us) {
+      result.plans.push_back({.name = std::string(form.implementation) + suffix_of(form),
+                              .expected_us = form.walks.us,
+                              .form = form});
+    }
   }
   time_plans(problem, result.plans, kLeastReplays);
   // The second times replace the first, whichever plan they favour.
@@ -132,7 +158,7 @@ ShapeTimes measure(const ProblemSpec& spec, testing::DeviceArena& arena) {
 
 // "split 57.2 (60)": microseconds, and what was expected; ">" where it was not timed to the end.
 std::string describe(const PlanTime& plan) {
-  const std::string name = plan.name.substr(plan.name.find('_') + 1);
+  const std::string name = plan.name.substr(plan.name.find('_') + 1) + plan.taken;
   if (plan.us == 0) return fmt::format("{} - ({:.3g})", name, plan.expected_us);
   return fmt::format("{} {}{:.4g} ({:.4g})", name, plan.lost ? ">" : "", plan.us, plan.expected_us);
 }
@@ -178,7 +204,9 @@ void print_errors(std::FILE* out, const std::vector<ShapeTimes>& all) {
   std::map<std::string, std::vector<double>> errors;
   for (const ShapeTimes& times : all) {
     for (const PlanTime& plan : times.plans) {
-      if (plan.us > 0) errors[plan.name].push_back(plan.us / plan.expected_us);
+      if (plan.us == 0) continue;
+      const std::string name = plan.form ? plan.form->implementation : plan.name;
+      errors[name + (plan.form ? ", other forms" : "")].push_back(plan.us / plan.expected_us);
     }
   }
   for (auto& [name, ratios] : errors) {
@@ -186,7 +214,7 @@ void print_errors(std::FILE* out, const std::vector<ShapeTimes>& all) {
     const auto at = [&, &sorted = ratios](double part) {
       return sorted[static_cast<std::size_t>(part * static_cast<double>(sorted.size() - 1))];
     };
-    fmt::print(out, "{:<13}  timed {:>3}, time / expected: {:.2f}, {:.2f} to {:.2f} for 4 of 5\n",
+    fmt::print(out, "{:<26}  timed {:>3}, time / expected: {:.2f}, {:.2f} to {:.2f} for 4 of 5\n",
                name, ratios.size(), at(0.5), at(0.1), at(0.9));
   }
 }
@@ -210,6 +238,7 @@ nlohmann::json report(const std::vector<ShapeTimes>& all) {
     nlohmann::json plans = nlohmann::json::array();
     for (const PlanTime& plan : times.plans) {
       plans.push_back({{"impl", plan.name},
+                       {"form", plan.taken},
                        {"expected_us", plan.expected_us},
                        {"us", plan.us},
                        {"first_us", plan.first_us},

@@ -1,4 +1,5 @@
 #include <numeric>
+#include <string_view>
 
 #include "ops/gdn_prefill/handover.cuh"
 #include "ops/gdn_prefill/kernel_slots.cuh"
@@ -49,8 +50,7 @@ std::size_t slot_bytes(const PrefillProblem& p) {
 // With a list of checkpoints: one part, one block of value rows a CTA, nothing handed over.
 Walks walks_of(const PrefillProblem& p, const Context& context) {
   const PlanShape shape = plan_shape(p, context);
-  return p.checkpoint_offsets.present() ? Walks{1, 1, split_us(shape, 1, 1, false)}
-                                        : split_walks(shape);
+  return p.checkpoint_offsets.present() ? split_form(shape, {.parts = 1}) : split_walks(shape);
 }
 
 // The flags lie behind everything else of a split plan.
@@ -149,6 +149,18 @@ FusedArguments segment_arguments(const PrefillProblem& p, const Workspace& works
   return a;
 }
 
+void launch_split_walks(const PrefillProblem& p, const Workspace& workspace, const Context& context,
+                        const Walks& walks) {
+  const SplitForm form{walks.parts, walks.blocks_a_cta, walks.beside ? 0 : -1};
+  launch_prefill_split_as(p, workspace, context, form);
+}
+
+void launch_segment_walks(const PrefillProblem& p, const Workspace& workspace,
+                          const Context& context, const Walks& walks) {
+  FusedArguments a = segment_arguments(p, workspace);
+  run_split(a, walks, -1, workspace, context);
+}
+
 }  // namespace
 
 const char* prefill_split_refuses(const PrefillProblem& p, const Context& context) {
@@ -174,10 +186,7 @@ std::size_t prefill_split_bytes(const PrefillProblem& p) {
 void launch_prefill_split(const PrefillProblem& p, const Workspace& workspace,
                           const Context& context) {
   if (p.sequences.rows == 0) return;
-  const Walks walks = walks_of(p, context);
-  SplitForm form{walks.parts, walks.blocks_a_cta};
-  if (walks.beside) form.rounds = 0;
-  launch_prefill_split_as(p, workspace, context, form);
+  launch_split_walks(p, workspace, context, walks_of(p, context));
 }
 
 void launch_prefill_split_as(const PrefillProblem& p, const Workspace& workspace,
@@ -203,8 +212,7 @@ std::size_t prefill_segments_bytes(const PrefillProblem& p) {
 void launch_prefill_segments(const PrefillProblem& p, const Workspace& workspace,
                              const Context& context) {
   if (p.sequences.rows == 0) return;
-  FusedArguments a = segment_arguments(p, workspace);
-  run_split(a, segment_walks(plan_shape(p, context)), -1, workspace, context);
+  launch_segment_walks(p, workspace, context, segment_walks(plan_shape(p, context)));
 }
 
 const char* prefill_relay_refuses(const PrefillProblem& p, const Context& context) {
@@ -249,6 +257,34 @@ void launch_prefill_relay_as(const PrefillProblem& p, const Workspace& workspace
   const int ctas = std::min(outputs.tasks, multiprocessors);
   (bf16 ? launch_fused_bf16 : launch_fused_f16)(outputs, static_cast<unsigned>(ctas), after);
   launch_again(a, context);
+}
+
+std::vector<PlanForm> prefill_forms(const PrefillProblem& p, const Context& context) {
+  std::vector<PlanForm> forms;
+  const PlanShape shape = plan_shape(p, context);
+  const auto list = [&](const char* implementation, const Walks& chosen) {
+    return [&forms, implementation, chosen](const Walks& walks) {
+      forms.push_back({implementation, walks, walks.same_form(chosen)});
+    };
+  };
+  if (prefill_split_refuses(p, context) == nullptr && !p.checkpoint_offsets.present()) {
+    each_split_form(shape, list("cuda_split", split_walks(shape)));
+  }
+  if (prefill_segments_refuses(p, context) == nullptr) {
+    each_segment_form(shape, list("cuda_segments", segment_walks(shape)));
+  }
+  if (prefill_relay_refuses(p, context) == nullptr) {
+    each_relay_form(shape, list("cuda_relay", relay_walks(shape)));
+  }
+  return forms;
+}
+
+void launch_prefill_form(const PrefillProblem& p, const Workspace& workspace,
+                         const Context& context, const PlanForm& form) {
+  const std::string_view name = form.implementation;
+  if (name == "cuda_split") return launch_split_walks(p, workspace, context, form.walks);
+  if (name == "cuda_segments") return launch_segment_walks(p, workspace, context, form.walks);
+  launch_prefill_relay_as(p, workspace, context, form.walks.parts, form.walks.cuts);
 }
 
 double prefill_fused_us(const PrefillProblem& p, const Context& context) {

@@ -3,6 +3,9 @@
 
 #include <hyla/workspace.h>
 
+#include <vector>
+
+#include "ops/gdn_prefill/walks.h"
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
@@ -53,6 +56,17 @@ const char* prefill_vk_refuses(const PrefillProblem& problem, const Context& con
 void launch_prefill_vk(const PrefillProblem& problem, const Workspace&, const Context& context);
 const char* prefill_kv_refuses(const PrefillProblem& problem, const Context& context);
 void launch_prefill_kv(const PrefillProblem& problem, const Workspace&, const Context& context);
+
+// Every form of the plans that have several, chosen or not, and a call in one of them: for the sweep
+// that judges the choice (`hyla bench --plans`).
+struct PlanForm {
+  const char* implementation;
+  Walks walks;
+  bool chosen;  // of its implementation
+};
+std::vector<PlanForm> prefill_forms(const PrefillProblem& problem, const Context& context);
+void launch_prefill_form(const PrefillProblem& problem, const Workspace&, const Context&,
+                         const PlanForm& form);
 
 // Of all calls within bounds, whichever kernel they take.
 std::size_t prefill_cuda_bytes(const PrefillBounds& bounds);

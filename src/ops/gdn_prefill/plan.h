@@ -8,6 +8,7 @@
 #include "ops/gdn_prefill/plan_batch.h"
 #include "ops/gdn_prefill/plan_short.h"
 #include "ops/gdn_prefill/walk_shares.h"
+#include "ops/gdn_prefill/walks.h"
 
 namespace hyla::gdn {
 
@@ -45,12 +46,12 @@ inline double fused_task_us(const PlanShape& s, double busy) {
          (0.669 * s.last_part() - (s.reads_states ? 0.0 : 2.6)) * busy;
 }
 
-inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand = true);
+inline double split_at_us(const PlanShape& s, const Walks& w);
 
 // The chosen sequences are prepared and walked over, the others share what is left. If none is
 // left, that is what cuda_split does, and the look.
 inline double long_us(const PlanShape& s, const LongPlan& plan, const LongChoice& longs) {
-  if (longs.count >= s.rows) return 22.6 + split_at_us(s, longs.parts, plan.blocks_a_cta, false);
+  if (longs.count >= s.rows) return 22.6 + split_at_us(s, {longs.parts, plan.blocks_a_cta});
   const double chunks = static_cast<double>(longs.prepared * s.heads);
   const double prepare =
       (s.norm ? 5.58 : 5.53) * std::pow(std::max(1.0, chunks / s.multiprocessors), 0.72);
@@ -145,14 +146,6 @@ inline bool prepares_beside(const PlanShape& s, double ctas) {
          prepare_us(s, left) - kBesideUs < prepare_us(s, s.multiprocessors);
 }
 
-// How the chunks are walked over: parts of a sequence, blocks of value rows on a multiprocessor.
-struct Walks {
-  int parts = 0, blocks_a_cta = 1;
-  double us = 0;
-  int cuts = 1;         // pieces of a part, see segments.cuh
-  bool beside = false;  // chunks are prepared beside the walk, see prepared_beside()
-};
-
 // `ctas` of one or two blocks walk over chunks with outputs, the busiest multiprocessor over
 // `chunks`; no faster than the memory, of which they ask for `again` times the bytes.
 inline double serial_us(const PlanShape& s, double ctas, double chunks, int blocks_a_cta,
@@ -197,26 +190,30 @@ inline double split_walk_us(const PlanShape& s, int parts, int blocks_a_cta) {
                    parts == 2 ? 0.752 : 1.0);
 }
 
-// Chunks prepared beside the walk over them, by the multiprocessors that it leaves free
-// (handover.cuh).
-struct Beside {
-  bool pays = false;
-  double us = 0;  // until all is walked over
-};
-inline Beside prepared_beside(const PlanShape& s, int parts, int blocks_a_cta) {
-  const double ctas = static_cast<double>(s.tasks()) * s.blocks * parts / blocks_a_cta;
-  const double left = s.multiprocessors - ctas;
-  if (left < 1 || s.wide() || s.rows > 128 || s.chunks() < 32) return {};
-  const double alone = split_walk_us(s, parts, blocks_a_cta);
-  const double all = prepare_us(s, s.multiprocessors);
-  const double rest = all * s.multiprocessors / left;
-  // Rounds of all multiprocessors first: many were slower than one after the other (16/48 heads,
-  // 1x32768), and a few no faster than none (16/32 heads, 16384x2).
-  if (1.27 * alone < rest) return {};
-  Beside beside;
-  beside.us = 2.0 + limit_us((parts == 2 ? 1.16 : 1.03) * alone, 0.903 * rest);
-  beside.pays = beside.us < all + alone;
-  return beside;
+// CTAs of the walk.
+inline double split_ctas(const PlanShape& s, const Walks& w) {
+  return static_cast<double>(s.tasks()) * s.blocks * w.parts / w.blocks_a_cta;
+}
+
+// May chunks be handed over, prepared by the multiprocessors that the walk leaves free
+// (handover.cuh)? Short walks end before that pays.
+inline constexpr double kLeastBesideChunks = 8;
+inline bool may_prepare_beside(const PlanShape& s, const Walks& w) {
+  return s.multiprocessors - split_ctas(s, w) >= 1 && !s.wide() && s.rows <= 128 &&
+         s.chunks() >= kLeastBesideChunks;
+}
+inline double walked_beside_us(const PlanShape& s, const Walks& w) {
+  // Of the walk alone, and of all multiprocessors that prepare: each is in the other's way.
+  struct Share {
+    double walk, prepare, start;
+  };
+  constexpr Share kTwoParts{1.17, 0.815, 0.0}, kTwoBlocks{1.16, 0.858, 0.65},
+      kOneBlock{1.09, 0.897, 0.65};
+  const Share& share = w.parts == 2 ? kTwoParts : w.blocks_a_cta == 2 ? kTwoBlocks : kOneBlock;
+  const double fewer = s.multiprocessors / (s.multiprocessors - split_ctas(s, w));
+  const double rest = prepare_us(s, s.multiprocessors) * std::pow(fewer, 0.904);
+  const double alone = split_walk_us(s, w.parts, w.blocks_a_cta);
+  return share.start + limit_us(share.walk * alone, share.prepare * rest);
 }
 
 // What it costs that parts take their states in place in the order in which they start
@@ -225,39 +222,44 @@ inline double order_us(const PlanShape& s, int parts) {
   return s.in_place && parts > 1 ? 0.34 : 0.0;
 }
 
-// May chunks be handed over?
-inline double split_at_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand) {
+inline double split_at_us(const PlanShape& s, const Walks& w) {
   const auto tasks = static_cast<double>(s.tasks());
-  const double rows = s.row_count();
-  const double ctas = tasks * s.blocks * parts / blocks_a_cta;
-  const double us = 10.4 + order_us(s, parts) + 0.0164 * rows +
+  const double ctas = split_ctas(s, w);
+  const double us = 10.4 + order_us(s, w.parts) + 0.0164 * s.row_count() +
                     (s.narrow_states ? (s.wide() ? 3.91 : 0.741) : 0.0) +
                     (s.wide() ? 6.06 + (s.waves(ctas) > 1 ? 0.17 : 0.101) * tasks
                               : 0.000137 * tasks * s.blocks * static_cast<double>(s.key_dim)) +
                     (s.wide() ? 3.69 : 2.0) * (s.waves(ctas) - 1);
-  const Beside beside = may_hand ? prepared_beside(s, parts, blocks_a_cta) : Beside{};
-  if (beside.pays) return us + beside.us;
+  if (w.beside) return us + walked_beside_us(s, w);
   const bool first = prepares_beside(s, ctas);
   return us + prepare_us(s, first ? s.multiprocessors - ctas : s.multiprocessors) +
-         split_walk_us(s, parts, blocks_a_cta) - (first ? kBesideUs : 0.0);
+         split_walk_us(s, w.parts, w.blocks_a_cta) - (first ? kBesideUs : 0.0);
 }
 
-inline double split_us(const PlanShape& s, int parts, int blocks_a_cta, bool may_hand = true) {
-  return over_lengths(
-      s, [&](const PlanShape& x) { return split_at_us(x, parts, blocks_a_cta, may_hand); });
+// With what is known of the lengths.
+inline Walks split_form(const PlanShape& s, Walks w) {
+  w.us = over_lengths(s, [&](const PlanShape& x) { return split_at_us(x, w); });
+  return w;
+}
+
+// Every form that cuda_split has for a shape.
+template <class Take>
+void each_split_form(const PlanShape& s, const Take& take) {
+  const double ctas = split_ctas(s, {.parts = 1});
+  const auto both = [&](Walks w) {
+    take(split_form(s, w));
+    w.beside = true;
+    if (may_prepare_beside(s, w)) take(split_form(s, w));
+  };
+  both({.parts = 1});
+  if (2 * ctas <= s.multiprocessors && s.chunks() > 4) both({.parts = 2});
+  if (s.blocks % 2 == 0 && (!s.wide() || (s.pairs && s.waves(ctas) > 1))) {
+    both({.parts = 1, .blocks_a_cta = 2});
+  }
 }
 
 inline Walks find_split_walks(const PlanShape& s) {
-  const auto ctas = static_cast<double>(s.tasks() * s.blocks);
-  Walks walks{1, 1, split_us(s, 1, 1)};
-  const auto consider = [&](int parts, int blocks_a_cta) {
-    const double us = split_us(s, parts, blocks_a_cta);
-    if (us < walks.us) walks = {parts, blocks_a_cta, us};
-  };
-  if (2 * ctas <= s.multiprocessors && s.chunks() > 4) consider(2, 1);
-  if (s.blocks % 2 == 0 && (!s.wide() || (s.pairs && s.waves(ctas) > 1))) consider(1, 2);
-  walks.beside = prepared_beside(s, walks.parts, walks.blocks_a_cta).pays;
-  return walks;
+  return cheapest([&](const auto& take) { each_split_form(s, take); });
 }
 
 inline Walks split_walks(const PlanShape& s) { return remembered<find_split_walks>(s); }
@@ -353,19 +355,21 @@ inline double segments_us(const PlanShape& s, int parts, int blocks_a_cta) {
                       [&](const PlanShape& x) { return segments_at_us(x, parts, blocks_a_cta); });
 }
 
-// parts 0: too few chunks or too many tasks for any.
-inline Walks find_segment_walks(const PlanShape& s) {
-  Walks best;
+template <class Take>
+void each_segment_form(const PlanShape& s, const Take& take) {
   for (int parts : {3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64}) {
     if (parts > s.chunks() || s.tasks() * (parts - 1) > kMostSegmentStates) break;
     // Parts are of equal size, up to the last: some numbers of parts cannot be had.
     if (std::ceil(s.chunks() / std::ceil(s.chunks() / parts)) < parts) continue;
     for (int blocks : {1, 2}) {
-      const double us = segments_us(s, parts, blocks);
-      if (best.parts == 0 || us < best.us) best = {parts, blocks, us};
+      take(Walks{.parts = parts, .blocks_a_cta = blocks, .us = segments_us(s, parts, blocks)});
     }
   }
-  return best;
+}
+
+// parts 0: too few chunks or too many tasks for any.
+inline Walks find_segment_walks(const PlanShape& s) {
+  return cheapest([&](const auto& take) { each_segment_form(s, take); });
 }
 
 inline Walks segment_walks(const PlanShape& s) { return remembered<find_segment_walks>(s); }
@@ -422,9 +426,9 @@ inline double relay_at_us(const PlanShape& s, int parts, int cuts) {
 // Shorter sequences are faster otherwise, and their calls too short to look at all of this.
 inline constexpr double kLeastRelayChunks = 128;
 
-inline Walks find_relay_walks(const PlanShape& s) {
-  Walks best;
-  if (s.chunks() < kLeastRelayChunks) return best;
+template <class Take>
+void each_relay_form(const PlanShape& s, const Take& take) {
+  if (s.chunks() < kLeastRelayChunks) return;
   for (int parts : {2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64}) {
     for (int cuts : {1, 2, 3, 4}) {
       const std::int64_t pieces = std::int64_t{parts} * cuts;
@@ -438,10 +442,13 @@ inline Walks find_relay_walks(const PlanShape& s) {
       if (std::ceil(s.chunks() / (piece * cuts)) < parts) continue;
       const double us =
           over_lengths(s, [&](const PlanShape& x) { return relay_at_us(x, parts, cuts); });
-      if (best.parts == 0 || us < best.us) best = {parts, 1, us, cuts};
+      take(Walks{.parts = parts, .cuts = cuts, .us = us});
     }
   }
-  return best;
+}
+
+inline Walks find_relay_walks(const PlanShape& s) {
+  return cheapest([&](const auto& take) { each_relay_form(s, take); });
 }
 
 inline Walks relay_walks(const PlanShape& s) { return remembered<find_relay_walks>(s); }

@@ -1,0 +1,29 @@
+// The forms that a plan may take.
+#pragma once
+
+namespace hyla::gdn {
+
+// How the chunks are walked over: parts of a sequence, blocks of value rows on a multiprocessor.
+struct Walks {
+  int parts = 0, blocks_a_cta = 1;
+  int cuts = 1;         // pieces of a part, see segments.cuh
+  bool beside = false;  // chunks are prepared beside the walk, see handover.cuh
+  double us = 0;        // expected
+
+  bool same_form(const Walks& w) const {
+    return parts == w.parts && blocks_a_cta == w.blocks_a_cta && cuts == w.cuts &&
+           beside == w.beside;
+  }
+};
+
+// parts 0: there is none.
+template <class EachForm>
+Walks cheapest(const EachForm& each_form) {
+  Walks best;
+  each_form([&](const Walks& walks) {
+    if (best.parts == 0 || walks.us < best.us) best = walks;
+  });
+  return best;
+}
+
+}  // namespace hyla::gdn
