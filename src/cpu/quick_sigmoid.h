@@ -44,22 +44,12 @@ HYLA_INLINE void quick_denominators(F (&x)[kCount], F (&y)[kCount]) {
   for (int i = 0; i < kCount; ++i) y[i] = add(set(1.0f), scale_by_floor(y[i], u[i]));
 }
 
-// x / y for the y of quick_denominators.
-HYLA_INLINE F quick_quotient(F x, F y) {
-#if HYLA_TARGET_HAS_AVX512 && !HYLA_TARGET_HAS_PAIRS
-  const F quarter = set(0.25f);  // the reciprocal of the largest y is not a normal number
-  return mul(mul(x, quarter), reciprocal(mul(y, quarter)));
-#else
-  return div(x, y);
-#endif
-}
-
 template <bool kTimesX, int kCount>
 HYLA_INLINE void quick_sigmoids(F (&x)[kCount]) {
   F y[kCount];
   quick_denominators(x, y);
 #pragma GCC unroll 8
-  for (int i = 0; i < kCount; ++i) x[i] = quick_quotient(kTimesX ? x[i] : set(1.0f), y[i]);
+  for (int i = 0; i < kCount; ++i) x[i] = div(kTimesX ? x[i] : set(1.0f), y[i]);
 }
 
 template <int kCount>

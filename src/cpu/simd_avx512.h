@@ -98,12 +98,6 @@ HYLA_INLINE F spread(F x, int first) {
   return from_raw(_mm512_permutexvar_ps(order, __m512(raw(x))));
 }
 
-// 1 / x to a few roundoffs, where that is a normal number. Processors without instructions for
-// bfloat16 take 16 cycles and more to divide a vector, and 4 for this.
-HYLA_INLINE F reciprocal(F x) {
-  const __m512 y = raw(x), r = _mm512_maskz_rcp14_ps(0xffff, y);  // to 2^-14
-  return from_raw(_mm512_fmadd_ps(r, _mm512_fnmadd_ps(y, r, _mm512_set1_ps(1.0f)), r));
-}
 // NaN with only its first bit set.
 HYLA_INLINE F clean_nan(F x) {
   const __m512 y = raw(x);
