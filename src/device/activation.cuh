@@ -7,9 +7,6 @@ __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f
 
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 
-// For results that are rounded to 16 bits: ex2.approx is off by a few float32 ulps.
-__device__ __forceinline__ float fast_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-
 // max(x, 0) + log1p(exp(-|x|)): never overflows.
 __device__ __forceinline__ float softplus(float x) {
   return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));

@@ -57,17 +57,6 @@ struct Pack {
       for (int i = 0; i < kWords; ++i) words[i] = static_cast<const std::uint32_t*>(from)[i];
     }
   }
-  // 16-byte accesses in front of what follows in the program.
-  __device__ __forceinline__ void load_first(const void* from) {
-    static_assert(kBytes % 16 == 0);
-#pragma unroll
-    for (int i = 0; i < kWords; i += 4) {
-      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
-                   : "l"(static_cast<const std::uint32_t*>(from) + i)
-                   : "memory");
-    }
-  }
   // 16-byte accesses, or nothing and no particular value. Not a branch: what stands behind a branch
   // waits for all that the branch waits for, and the compiler moves earlier loads there, too.
   __device__ __forceinline__ void load_if(bool condition, const void* from) {

@@ -5,13 +5,16 @@
 
 namespace hyla::attention {
 
+// Logits near it are numbers in float32, with room for what is summed.
+inline constexpr double kMostCap = 0x1p100;
+
 // Kernels that keep the largest product of a row, and not its largest logit, multiply -inf with the
 // scale where a row has seen no key: one that became 0 would make that NaN. A quotient of scale and
 // cap that became 0 would say that there is no cap.
 inline bool has_factors(const Queries& queries) {
-  constexpr double kLeast = 0x1p-100, kMost = 0x1p100;
+  constexpr double kLeast = 1 / kMostCap;
   return queries.scale >= kLeast && queries.scale >= queries.softcap * kLeast &&
-         queries.softcap <= kMost;
+         queries.softcap <= kMostCap;
 }
 // Kernels that make tanh of an exponential alone, right to 2^-22 of the cap, leave larger caps to
 // others: logits far below would lose their digits.

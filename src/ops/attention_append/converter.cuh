@@ -6,6 +6,17 @@
 
 namespace hyla::attention::appending {
 
+// One of the two numbers of a word.
+template <class In>
+__device__ __forceinline__ float number(std::uint32_t word, int index) {
+  if constexpr (std::is_same_v<In, __half>) {
+    const __half2 pair = reinterpret_cast<const __half2&>(word);
+    return __half2float(index == 0 ? pair.x : pair.y);
+  } else {
+    return __uint_as_float(index == 0 ? word << 16 : word & 0xffff0000u);
+  }
+}
+
 // What a lane has of a half of some heads: in shared memory, [head][chunk], 32 lanes side by side.
 template <int kAtOnce>
 struct SharedChunks {
@@ -174,14 +185,6 @@ class Converter {
     const auto magnitude = [&](int w) { return chunk.words[w] & 0x7fff7fffu; };
     return larger(larger(magnitude(0), magnitude(1)), larger(magnitude(2), magnitude(3)));
   }
-  static __device__ __forceinline__ float number(std::uint32_t word, int index) {
-    if constexpr (std::is_same_v<In, __half>) {
-      const __half2 pair = reinterpret_cast<const __half2&>(word);
-      return __half2float(index == 0 ? pair.x : pair.y);
-    } else {
-      return __uint_as_float(index == 0 ? word << 16 : word & 0xffff0000u);
-    }
-  }
 
   static __device__ __forceinline__ std::uint32_t larger_of_each(std::uint32_t x, std::uint32_t y) {
     return larger(__byte_perm(x, y, 0x5410), __byte_perm(x, y, 0x7632));
@@ -233,11 +236,11 @@ class Converter {
     unsigned unsure = 0;  // chunks, a bit each
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      Divisor<Out> by(number(largest[h], 0));
+      Divisor<Out> by(number<In>(largest[h], 0));
       store_scale(h, 0, by.scale);
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        if (c == 1 && !one_scale()) by = Divisor<Out>(number(largest[h], 1));
+        if (c == 1 && !one_scale()) by = Divisor<Out>(number<In>(largest[h], 1));
         if (c == 1 && !kOneScale) store_scale(h, 1, by.scale);
         if (!by.plain) unsure |= 1u << (2 * h + c);
         float numbers[8];
@@ -247,7 +250,7 @@ class Converter {
     }
     divide_again(unsure, [&](int h, int c, Exact(&x)[8]) {
       const std::uint32_t both = h == 0 ? largest[0] : largest[kHeads - 1];
-      return divide_exactly<Out>(x, scale_of<Out>(number(c == 0 ? both << 16 : both, 1)));
+      return divide_exactly<Out>(x, scale_of<Out>(number<In>(c == 0 ? both << 16 : both, 1)));
     });
   }
 

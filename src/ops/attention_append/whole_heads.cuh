@@ -40,17 +40,9 @@ struct WholeHeads {
       to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
     }
   }
-  static __device__ __forceinline__ float number(std::uint32_t word, int index) {
-    if constexpr (std::is_same_v<In, __half>) {
-      const __half2 pair = reinterpret_cast<const __half2&>(word);
-      return __half2float(index == 0 ? pair.x : pair.y);
-    } else {
-      return __uint_as_float(index == 0 ? word << 16 : word & 0xffff0000u);
-    }
-  }
   static __device__ __forceinline__ void unpack(const std::uint32_t* words, float (&x)[8]) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = number(words[i / 2], i % 2);
+    for (int i = 0; i < 8; ++i) x[i] = number<In>(words[i / 2], i % 2);
   }
   static __device__ __forceinline__ void store(const Target& to, int h, int c, uint2 bytes) {
     if (to.goes) *reinterpret_cast<uint2*>(to.values[h] + 8 * kLanes * c) = bytes;
@@ -80,7 +72,8 @@ struct WholeHeads {
       heads = larger_magnitudes<In>(heads, __shfl_xor_sync(0xffffffffu, heads, step));
     }
     heads &= 0x7fff7fffu;
-    const Divisor<Out> by[2] = {Divisor<Out>(number(heads, 0)), Divisor<Out>(number(heads, 1))};
+    const Divisor<Out> by[2] = {Divisor<Out>(number<In>(heads, 0)),
+                                Divisor<Out>(number<In>(heads, 1))};
     store_scale(to, by[0].scale, by[1].scale);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -65,7 +65,7 @@ inline const char* refuses_queries(const Queries& q, std::int64_t capacity) {
   if (!device::aligned(x.data, 4) || x.strides[0] % 2 != 0 || x.strides[1] % 2 != 0) {
     return "queries are not aligned to 4 bytes";
   }
-  if (q.softcap > 0x1p100) return "takes a soft cap up to 2^100";
+  if (q.softcap > kMostCap) return "takes a soft cap up to 2^100";
   const std::int64_t group = q.query_heads / q.kv_heads;
   const std::int64_t tokens = q.q.shape[0];
   if (q.rows > kMostTokens || capacity > kMostTokens || tokens * q.query_heads > kMostTokens) {

@@ -66,11 +66,21 @@ struct KvKernels {
   }
 };
 
+// Does variant i come behind one that takes all that it would? Then it need not be compiled.
+template <std::size_t N>
+constexpr bool never_first(const std::array<DecodeVariant, N>& variants, std::size_t i, int K) {
+  return std::any_of(variants.begin(), variants.begin() + i, [&](const DecodeVariant& before) {
+    return (before.keys == 0 || before.keys == K) && !before.dense &&
+           before.most_bytes >= variants[i].most_bytes;
+  });
+}
+
 // The first variant that is made for so many bytes and for lines that lie so.
 template <class Kernels, class Io, int K, auto Variants, bool Gated = false>
 DecodeLaunch launch_for(std::int64_t state_bytes, bool dense) {
-  const auto take = [&]<DecodeVariant Variant>(DecodeLaunch& launch) {
-    if constexpr (Variant.keys == 0 || Variant.keys == K) {
+  const auto take = [&]<std::size_t I>(DecodeLaunch& launch) {
+    constexpr DecodeVariant Variant = Variants[I];
+    if constexpr ((Variant.keys == 0 || Variant.keys == K) && !never_first(Variants, I, K)) {
       if (state_bytes > Variant.most_bytes || (Variant.dense && !dense)) return false;
       launch = Kernels::template launch<Io, Options::kUsual, K, Variant, Gated>();
       return true;
@@ -79,7 +89,7 @@ DecodeLaunch launch_for(std::int64_t state_bytes, bool dense) {
   };
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
     DecodeLaunch first;
-    (take.template operator()<Variants[I]>(first) || ...);
+    (take.template operator()<I>(first) || ...);
     return first;
   }
   (std::make_index_sequence<Variants.size()>());

@@ -203,17 +203,16 @@ inline bool may_prepare_beside(const PlanShape& s, const Walks& w) {
          s.chunks() >= kLeastBesideChunks;
 }
 inline double walked_beside_us(const PlanShape& s, const Walks& w) {
-  // Of the walk alone, and of all multiprocessors that prepare: each is in the other's way.
-  struct Share {
-    double walk, prepare, start;
-  };
-  constexpr Share kTwoParts{1.17, 0.815, 0.0}, kTwoBlocks{1.16, 0.858, 0.65},
-      kOneBlock{1.09, 0.897, 0.65};
-  const Share& share = w.parts == 2 ? kTwoParts : w.blocks_a_cta == 2 ? kTwoBlocks : kOneBlock;
-  const double fewer = s.multiprocessors / (s.multiprocessors - split_ctas(s, w));
-  const double rest = prepare_us(s, s.multiprocessors) * std::pow(fewer, 0.904);
+  const double left = s.multiprocessors - split_ctas(s, w);
+  // Fewer multiprocessors prepare a little faster each, down to what a chunk takes one of them.
+  const double all = prepare_us(s, s.multiprocessors);
+  const double chunks = s.all_chunks() * static_cast<double>(s.heads) / left;
+  const double rest = std::max(0.8 * all * std::pow(s.multiprocessors / left, 0.869),
+                               (s.norm ? 1.63 : 1.37) * chunks);
+  // The walk is slower than alone, as memory is busy.
+  const double walk = w.parts == 2 ? 1.174 : w.blocks_a_cta == 2 ? 1.148 : 1.098;
   const double alone = split_walk_us(s, w.parts, w.blocks_a_cta);
-  return share.start + limit_us(share.walk * alone, share.prepare * rest);
+  return (w.parts == 2 ? 0.0 : 0.95) + limit_us(walk * alone, rest);
 }
 
 // What it costs that parts take their states in place in the order in which they start
