@@ -203,16 +203,18 @@ inline bool may_prepare_beside(const PlanShape& s, const Walks& w) {
          s.chunks() >= kLeastBesideChunks;
 }
 inline double walked_beside_us(const PlanShape& s, const Walks& w) {
+  const bool two_parts = w.parts == 2, two_blocks = w.blocks_a_cta == 2;
   const double left = s.multiprocessors - split_ctas(s, w);
   // Fewer multiprocessors prepare a little faster each, down to what a chunk takes one of them.
-  const double all = prepare_us(s, s.multiprocessors);
+  const double all = (two_parts ? 0.52 : 0.8) * prepare_us(s, s.multiprocessors);
   const double chunks = s.all_chunks() * static_cast<double>(s.heads) / left;
-  const double rest = std::max(0.8 * all * std::pow(s.multiprocessors / left, 0.869),
-                               (s.norm ? 1.63 : 1.37) * chunks);
+  const double rest =
+      std::max(all * std::pow(s.multiprocessors / left, 0.966), (s.norm ? 1.65 : 1.29) * chunks);
   // The walk is slower than alone, as memory is busy.
-  const double walk = w.parts == 2 ? 1.174 : w.blocks_a_cta == 2 ? 1.148 : 1.098;
+  const double walk = two_parts ? 1.167 : two_blocks ? 1.133 : 1.088;
+  const double keys = 1.0 + (two_parts || two_blocks ? 0.032 : 0.04) * (s.keys_a_head() - 1.0);
   const double alone = split_walk_us(s, w.parts, w.blocks_a_cta);
-  return (w.parts == 2 ? 0.0 : 0.95) + limit_us(walk * alone, rest);
+  return (two_parts ? 0.3 : 0.8) + limit_us(walk * keys * alone, rest);
 }
 
 // What it costs that parts take their states in place in the order in which they start
