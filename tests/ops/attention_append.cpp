@@ -7,6 +7,7 @@
 #include <complex>
 
 #include "ops/attention_memory.h"
+#include "ops/support/implementations.h"
 
 namespace {
 
@@ -94,12 +95,14 @@ struct Append {
 };
 
 std::vector<std::string> cpu_implementations() {
-  std::vector<std::string> names;
-  for (const std::string& name : hyla::implementations("attention.append")) {
-    if (name.rfind("cuda", 0) == 0) continue;
-    names.push_back(name);
-  }
-  return names;
+  std::vector<float> k(8), pool(8);
+  std::vector<std::int32_t> offsets = {0, 1}, lengths = {1};
+  attention::AppendParams p;
+  p.k = TensorView(k.data(), {1, 1, 8});
+  p.cu_seqlens = TensorView(offsets.data(), {2});
+  p.kv_lengths = TensorView(lengths.data(), {1});
+  p.cache = KvCache::dense(TensorView(pool.data(), {1, 1, 1, 8}), {});
+  return hyla::testing::implementations_of(p);
 }
 
 double half_step(DType dtype, double stored) {
@@ -366,7 +369,7 @@ TEST(AttentionAppend, GivenScalesOfRuns) {
   p.cache = KvCache::dense(TensorView(pool.data(), {1, 2, 2, 8}), {});
   p.cache.k_scales = TensorView(scales.data(), {1, 2, 2, 2});
   p.given_scales = true;
-  for (const std::string& implementation : cpu_implementations()) {
+  for (const std::string& implementation : hyla::testing::implementations_of(p)) {
     std::fill(pool.begin(), pool.end(), std::int8_t{99});
     p.impl = implementation.c_str();
     attention::append(p);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/attention_faults.h"
+#include "ops/support/implementations.h"
 
 namespace {
 
@@ -74,13 +75,8 @@ struct Fixture {
 };
 
 std::vector<std::string> cpu_implementations() {
-  std::vector<std::string> names;
-  const Fixture none;
   Fixture f;
-  for (const hyla::Candidate& candidate : hyla::explain(f.params())) {
-    if (candidate.supported) names.push_back(candidate.implementation);
-  }
-  return names;
+  return hyla::testing::implementations_of(f.params());
 }
 
 // By layout: token t of the flat order of pages.
