@@ -383,8 +383,9 @@ void add_bench(CLI::App& app) {
   command->add_flag("--all", options->all, "Every implementation that can run, not only the best");
   command->add_flag(
       "--plans", options->plans,
-      "Prefill on a GPU, where a cost model compares implementations: all of them, and how far\n"
-      "the one it chooses is from the fastest; without problems, of random shapes");
+      "Prefill on a GPU, where a cost model compares implementations: all of them and their "
+      "forms,\n"
+      "and how far the one it chooses is from the fastest; without problems, of random shapes");
   command
       ->add_option("--shapes", options->sweep.shapes,
                    "--plans: which of the random shapes, FIRST:COUNT")
