@@ -29,10 +29,8 @@ inline std::int64_t row_bytes(const TensorView& view) {
 }
 
 // Numbers that meet floats, of any dtype that a vector can be loaded from.
-template <class T, DType kStored>
+template <class T>
 struct RowsAsFloats {
-  using Op = Singles;
-  static constexpr DType kDType = kStored;
   static constexpr std::int64_t kBytes = sizeof(T);  // of a number
   static constexpr int kParts = 4 / sizeof(T);       // vectors of what a vector holds in the cache
   static constexpr bool kSplit = false;              // even numbers of two vectors, then odd ones
@@ -47,13 +45,11 @@ struct RowsAsFloats {
     for (int n = 0; n < kCount; ++n) to[n] = load(reinterpret_cast<const T*>(row) + n * kLanes);
   }
 };
-using FloatRows = RowsAsFloats<float, DType::kFloat32>;
-using HalfRows = RowsAsFloats<float16, DType::kFloat16>;
+using FloatRows = RowsAsFloats<float>;
+using HalfRows = RowsAsFloats<float16>;
 #if HYLA_TARGET_HAS_AVX512
 // bfloat16 split into even and odd numbers: an instruction for each vector of floats.
 struct SplitRows {
-  using Op = Singles;
-  static constexpr DType kDType = DType::kBFloat16;
   static constexpr std::int64_t kBytes = 2;
   static constexpr int kParts = 2;
   static constexpr bool kSplit = true;
@@ -65,14 +61,12 @@ struct SplitRows {
 };
 using BfloatRows = SplitRows;
 #else
-using BfloatRows = RowsAsFloats<bfloat16, DType::kBFloat16>;
+using BfloatRows = RowsAsFloats<bfloat16>;
 #endif
 
 #if HYLA_TARGET_HAS_PAIRS
 // Of bfloat16, in pairs.
 struct WordRows {
-  using Op = Pairs;
-  static constexpr DType kDType = DType::kBFloat16;
   static constexpr std::int64_t kBytes = 2;
   static constexpr int kParts = 1;
   static constexpr bool kSplit = false;
@@ -85,10 +79,8 @@ struct WordRows {
 };
 
 // Of bytes that become bfloat16, exactly. Their scales go to logits and weights.
-template <class Bytes, DType kStored>
+template <class Bytes>
 struct ByteRows {
-  using Op = Pairs;
-  static constexpr DType kDType = kStored;
   static constexpr std::int64_t kBytes = 1;
   static constexpr int kParts = 2;
   static constexpr bool kSplit = false;
@@ -132,16 +124,13 @@ struct RowsOf {
         return take.template operator()<FloatRows>();
       case DType::kBFloat16:
         return take.template operator()<BfloatRows>();
-      case DType::kFloat16:
-        return take.template operator()<HalfRows>();
       default:
         break;
     }
-    if constexpr (kLanes >= 8) {
-      if (dtype == DType::kInt8) {
-        return take.template operator()<RowsAsFloats<std::int8_t, DType::kInt8>>();
-      }
-      return take.template operator()<RowsAsFloats<float8_e4m3, DType::kFloat8E4M3>>();
+    if constexpr (kLanes >= 8) {  // instructions for these
+      if (dtype == DType::kFloat16) return take.template operator()<HalfRows>();
+      if (dtype == DType::kInt8) return take.template operator()<RowsAsFloats<std::int8_t>>();
+      return take.template operator()<RowsAsFloats<float8_e4m3>>();
     }
     return false;
   }
@@ -156,9 +145,9 @@ struct RowsOf<Pairs> {
       case DType::kBFloat16:
         return take.template operator()<WordRows>();
       case DType::kFloat8E4M3:
-        return take.template operator()<ByteRows<E4m3Bytes, DType::kFloat8E4M3>>();
+        return take.template operator()<ByteRows<E4m3Bytes>>();
       case DType::kInt8:
-        return take.template operator()<ByteRows<Int8Bytes, DType::kInt8>>();
+        return take.template operator()<ByteRows<Int8Bytes>>();
       default:
         return false;
     }
