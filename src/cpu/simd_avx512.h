@@ -54,7 +54,7 @@ HYLA_INLINE __m512i join_words(F even, F odd) {
       _mm512_broadcast_i32x4(_mm_setr_epi32(0x03020302, 0x07060706, 0x0b0a0b0a, 0x0f0e0f0e));
   return _mm512_mask_shuffle_epi8(upper, 0x3333333333333333u, lower, order);
 }
-// The same rounded as store() does it, a tie to even, NaN to one: 8 instructions more.
+// Words of which some are NaN, as store() rounds them: rare, so not inlined.
 inline __attribute__((noinline)) __m512i join_nans(F even, F odd) {
   alignas(64) bfloat16 words[2][kLanes], joined[2 * kLanes];
   store(even, words[0]);
@@ -62,6 +62,7 @@ inline __attribute__((noinline)) __m512i join_nans(F even, F odd) {
   for (int i = 0; i < 2 * kLanes; ++i) joined[i] = words[i % 2][i / 2];
   return _mm512_load_si512(joined);
 }
+// join_words() rounded as store() does it, a tie to even, NaN to one: 8 instructions more.
 HYLA_INLINE __m512i join_words_to_even(F even, F odd) {
   const __m512 x = raw(even), y = raw(odd);
   if (_mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q) != 0) return join_nans(even, odd);
