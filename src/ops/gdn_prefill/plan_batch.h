@@ -78,18 +78,18 @@ struct PlanShape {
     if (lengths.all != nullptr) return lengths.all->torn();
     return even(1) && length() % 64 == 0 ? 0.0 : 1.0;
   }
+  // What is prepared of a chunk and head.
+  double record_bytes() const { return key_loads - 256.0 * static_cast<double>(key_dim); }
   // What a call reads and writes, beside records.
   double call_bytes() const {
-    const double record = key_loads - 256.0 * static_cast<double>(key_dim);
-    const double token = (key_bytes - record + value_bytes) / 64;
+    const double token = (key_bytes - record_bytes() + value_bytes) / 64;
     const double state = static_cast<double>(key_dim * blocks * 64) * (narrow_states ? 4 : 8);
     return static_cast<double>(heads) *
            (static_cast<double>(tokens) * token + static_cast<double>(rows) * state);
   }
   // Heads of q and k that are read for a head of the output: fewer than two where heads share them.
   double keys_a_head() const {
-    const double record = key_loads - 256.0 * static_cast<double>(key_dim);
-    return (key_bytes - record) / (128.0 * static_cast<double>(key_dim));
+    return (key_bytes - record_bytes()) / (128.0 * static_cast<double>(key_dim));
   }
   // 0: L2 has room for all of it, 1: for a part.
   double beyond_cache() const { return std::clamp((call_bytes() - 25e6) / 25e6, 0.0, 1.0); }
