@@ -171,17 +171,8 @@ stamp() { # what came of the Python half
     checks.tests="$total tests and ${#examples[@]} examples passed" checks.hyla_check="$summary" \
     checks.sanitizers="${sanitized:-not run}" checks.python="$1"
 }
-# The tests heat the GPU, and the memory of a hot one is 2 % slower: it rests a while, if that helps.
-rest() {
-  local i
-  for ((i = 0; i < 20; i++)); do
-    celsius=$(query temperature.gpu)
-    [ "$celsius" -gt 45 ] || return 0
-    sleep 1
-  done
-}
 measured=0
-[ "$failed" = 1 ] || rest
+celsius=$(query temperature.gpu)
 if [ "$failed" = 1 ]; then
   echo "gpu-check: not measured, since the tests failed; bench/results is unchanged" >&2
 elif "$tool" bench --suite gpu,prefill,attention --min-time 0.06 "${peers[@]}" --json "$raw"; then
