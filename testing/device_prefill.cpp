@@ -176,8 +176,19 @@ void DevicePrefill::launch(const gdn::PlanForm& form) const {
     gdn::launch_prefill_form(gdn::validate(p, context_), workspace_, context_, form);
   }
 }
+
+gdn::PlanLook DevicePrefill::look(const std::string& impl, const gdn::Walks& walks,
+                                  bool longest) const {
+  gdn::PrefillParams p = copies_.front();
+  if (longest) {
+    p.host_lengths = {};
+    p.max_length = *std::max_element(lengths_.begin(), lengths_.end());
+  }
+  return gdn::look_at_plan(gdn::validate(p, context_), context_, impl, walks);
+}
 #else
 std::vector<gdn::PlanForm> DevicePrefill::forms() const { return {}; }
+gdn::PlanLook DevicePrefill::look(const std::string&, const gdn::Walks&, bool) const { return {}; }
 void DevicePrefill::launch(const gdn::PlanForm&) const {}
 #endif
 

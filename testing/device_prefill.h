@@ -40,6 +40,8 @@ class DevicePrefill {
   void launch(const std::string& impl) const;  // every copy once
   std::vector<gdn::PlanForm> forms() const;
   void launch(const gdn::PlanForm& form) const;
+  // Longest: as if the host knew that of several lengths and no more.
+  gdn::PlanLook look(const std::string& impl, const gdn::Walks& walks, bool longest = false) const;
 
  private:
   std::vector<std::int64_t> lengths_;  // which the calls may be told

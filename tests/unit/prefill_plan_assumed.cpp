@@ -66,7 +66,7 @@ TEST(PrefillPlanAssumed, LastChunksAreWholeOrNot) {
   EXPECT_EQ(told.torn(), 0.25);  // 0, 64, 128, 224 tokens
   EXPECT_EQ(told.last_part(), (2.0 + 0.5) / 4.0);
   // Other code for the end of every sequence is not expected to be free.
-  EXPECT_GT(fused_us(shape(16, 255)), fused_us(shape(16, 256)));
+  EXPECT_GT(model_us(Plan::kFused, shape(16, 255)), model_us(Plan::kFused, shape(16, 256)));
 }
 
 TEST(PrefillPlanAssumed, BytesOfACallAreItsTensors) {

@@ -37,13 +37,13 @@ void compare(std::int64_t first) {
     PlanShape s = shape(i);
     for (int k = 0; k < 3; ++k) {
       if (k == 2) s.norm = !s.norm;
-      expect_same(segment_walks(s), find_segment_walks(s));
-      expect_same(relay_walks(s), find_relay_walks(s));
-      expect_same(split_walks(s), find_split_walks(s));
-      EXPECT_EQ(fused_us(s), over_lengths(s, fused_at_us));
-      EXPECT_EQ(block_us(s), over_lengths(s, block_at_us));
-      EXPECT_EQ(steps_us(s), over_lengths(s, steps_at_us));
-      EXPECT_EQ(vk_us(s), over_lengths(s, vk_at_us));
+      expect_same(segment_walks(s), find_walks(Plan::kSegments, s));
+      expect_same(relay_walks(s), find_walks(Plan::kRelay, s));
+      expect_same(split_walks(s), find_walks(Plan::kSplit, s));
+      EXPECT_EQ(fused_us(s), expected_us(Plan::kFused, s));
+      EXPECT_EQ(block_us(s), expected_us(Plan::kBlock, s));
+      EXPECT_EQ(steps_us(s), expected_us(Plan::kSteps, s));
+      EXPECT_EQ(vk_us(s), expected_us(Plan::kVk, s));
     }
   }
 }

@@ -53,7 +53,8 @@ TEST(PrefillPlanTold, AlikeSequencesAreAsKnown) {
       const Numbers lengths(static_cast<std::size_t>(rows), length);
       const PlanLengths all = lengths_of(lengths, rows * length);
       const PlanShape told = shape(lengths, 8, &all), known = shape(lengths, 8, nullptr);
-      EXPECT_LE(fused_us(told), fused_us(known));  // nobody has to look for a long one
+      // Nobody has to look for a long one.
+      EXPECT_LE(model_us(Plan::kFused, told), model_us(Plan::kFused, known));
       EXPECT_EQ(split_walks(told).us, split_walks(known).us);
       EXPECT_EQ(segment_walks(told).us, segment_walks(known).us);
       EXPECT_EQ(steps_us(told), steps_us(known));
@@ -105,23 +106,19 @@ TEST(PrefillPlanTold, TasksAreDealtOutFromAlternatingEnds) {
   EXPECT_EQ(s.dealt_out(1, 0, 2, 2), 2);  // 2; 1, 1: the first two are others' work
 }
 
+// The longest first, so it does not come on top of others.
 TEST(PrefillPlanTold, CtasStartWhereOneEnds) {
   const Numbers lengths = {64, 192, 128, 64, 256};
   const PlanLengths told = lengths_of(lengths, sum(lengths));
   PlanShape s = shape(lengths, 1, &told);
-  s.multiprocessors = 2;  // 1, 2, 4; 3, 1
-  const auto one = [](double) { return 1.0; };
-  EXPECT_EQ(s.walked_in_order_us(5, one), 7);
-  // Two at work up to the fourth chunk, one after it.
-  EXPECT_EQ(s.walked_in_order_us(5, [](double busy) { return busy; }), 2 * 4 + 3);
+  s.multiprocessors = 2;  // 4, 1, 1; 3, 2
+  EXPECT_EQ(s.walked_by_rank_us(5, [](double) { return 1.0; }), 6);
+  // Two at work up to the fifth chunk, one after it.
+  EXPECT_EQ(s.walked_by_rank_us(5, [](double busy) { return busy; }), 2 * 5 + 1);
   s.multiprocessors = 8;  // all at once: 5, 3, 2 and one at work
-  EXPECT_EQ(s.walked_in_order_us(5, [](double busy) { return busy; }), 5 + 3 + 2 + 1);
-  // The longest first: it does not come on top of others.
-  const Numbers falling = {256, 192, 128, 64, 64};
-  const PlanLengths best = lengths_of(falling, sum(falling), 2);
-  PlanShape f = shape(falling, 1, &best, 2);
-  f.multiprocessors = 2;  // 4, 1, 1; 3, 2
-  EXPECT_EQ(f.walked_in_order_us(5, one), 6);
+  EXPECT_EQ(s.walked_by_rank_us(5, [](double busy) { return busy; }), 5 + 3 + 2 + 1);
+  s.multiprocessors = 2;  // two CTAs a sequence: 4, 2, 2, 1, 1; 4, 3, 1, 1 and the third 3
+  EXPECT_EQ(s.walked_by_rank_us(10, [](double) { return 1.0; }), 11);
 }
 
 // Steps of CTAs beside each other, each taking a microsecond for every one at work.
@@ -146,7 +143,7 @@ TEST(PrefillPlanTold, OtherLengthsAreAnotherQuestion) {
   PlanShape b = shape(one, 32, &second, 12);
   EXPECT_FALSE(a == b);
   EXPECT_NE(steps_us(a), steps_us(b));
-  EXPECT_EQ(steps_us(a), steps_at_us(a));
+  EXPECT_EQ(steps_us(a), expected_us(Plan::kSteps, a));
   EXPECT_TRUE(first.is_of(11, 4, 5300));
   EXPECT_FALSE(first.is_of(12, 4, 5300));
   EXPECT_FALSE(first.is_of(11, 5, 5300));

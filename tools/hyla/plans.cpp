@@ -45,6 +45,7 @@ struct PlanTime {
   bool lost = false;                    // after a few replays it was clear
   std::string taken{};                  // the form that the implementation takes
   std::optional<gdn::PlanForm> form{};  // one that it would not take
+  gdn::PlanLook look{}, assumed{};      // of it; the second: if only the longest were known
 };
 
 // " 2x1+": parts, blocks of value rows a CTA (cuda_relay: pieces of a part), and whether chunks are
@@ -136,16 +137,26 @@ ShapeTimes measure(const ProblemSpec& spec, testing::DeviceArena& arena) {
   if (result.plans.empty()) {
     throw InvalidArgument("problem", "one with a cost model", result.problem);
   }
+  const auto look = [&](PlanTime& plan, const gdn::Walks& walks) {
+    const std::string name = plan.name.substr(0, plan.name.find(' '));
+    plan.look = problem.look(name, walks);
+    // What cuda_fused does depends on what it was told.
+    if (spec.told && name != "cuda_fused") plan.assumed = problem.look(name, walks, true);
+  };
+  for (PlanTime& plan : result.plans) look(plan, {.parts = 1});
   const double most_us = kHopelessForm * result.chosen().expected_us;
   for (const gdn::PlanForm& form : problem.forms()) {
     if (form.chosen) {
       for (PlanTime& plan : result.plans) {
-        if (plan.name == form.implementation) plan.taken = suffix_of(form);
+        if (plan.name != form.implementation) continue;
+        plan.taken = suffix_of(form);
+        look(plan, form.walks);
       }
     } else if (form.walks.us <= most_us) {
       result.plans.push_back({.name = std::string(form.implementation) + suffix_of(form),
                               .expected_us = form.walks.us,
                               .form = form});
+      look(result.plans.back(), form.walks);
     }
   }
   time_plans(problem, result.plans, kLeastReplays);
@@ -237,6 +248,12 @@ void print_choices(std::FILE* out, const char* which, const std::vector<ShapeTim
              worst.problem);
 }
 
+// What scripts/fit_plans.py learns from.
+nlohmann::json report(const gdn::PlanLook& look) {
+  if (look.model_us == 0) return nullptr;
+  return {{"model_us", look.model_us}, {"features", look.features}};
+}
+
 nlohmann::json report(const std::vector<ShapeTimes>& all) {
   nlohmann::json rows = nlohmann::json::array();
   for (const ShapeTimes& times : all) {
@@ -247,7 +264,9 @@ nlohmann::json report(const std::vector<ShapeTimes>& all) {
                        {"expected_us", plan.expected_us},
                        {"us", plan.us},
                        {"first_us", plan.first_us},
-                       {"lost", plan.lost}});
+                       {"lost", plan.lost},
+                       {"look", report(plan.look)},
+                       {"assumed", report(plan.assumed)}});
     }
     rows.push_back({{"problem", times.problem},
                     {"ratio", times.ratio()},
@@ -255,7 +274,7 @@ nlohmann::json report(const std::vector<ShapeTimes>& all) {
                     {"timed_again", times.again},
                     {"plans", plans}});
   }
-  return {{"hyla", version()}, {"results", rows}};
+  return {{"hyla", version()}, {"features_key", gdn::plan_features_key()}, {"results", rows}};
 }
 
 }  // namespace

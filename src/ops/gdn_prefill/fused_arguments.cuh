@@ -49,6 +49,7 @@ struct FusedArguments {
   float* states = nullptr;  // see segments.cuh
   int parts = 1, cuts = 1;  // of a sequence; pieces of a part
   bool transfers = false;
+  bool ordered = false;            // walks start with the longest, see walk_order.cuh
   std::uint32_t* order = nullptr;  // of parts with states in place, see start_order.cuh
   SegmentRows* rows = nullptr;     // outputs of segments are made by a kernel that takes these
   Handover handover;

@@ -9,6 +9,7 @@
 #include "ops/gdn_prefill/serial_feed.cuh"
 #include "ops/gdn_prefill/start_order.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
+#include "ops/gdn_prefill/walk_order.cuh"
 
 namespace hyla::gdn {
 
@@ -122,9 +123,9 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
   // Of all rows: the grid before only makes records, and only the thread that loads these needs it.
   // With transfers it makes states: records are there, because that grid let this one start when it
   // had waited itself.
+  const WalkPlace place = walk_place(a, s.out);
   const bool found = find_serial_task(RecordRows{a, a.long_rows > 0 ? a.longs : nullptr},
-                                      static_cast<int>(blockIdx.x),
-                                      static_cast<int>(blockIdx.y) * Blocks, found_task);
+                                      place.pair, place.block * Blocks, found_task);
   if (!found) {
     arch::wait_for_previous_grid();
     return;

@@ -7,6 +7,7 @@
 #include "ops/gdn_prefill/pair_chain.cuh"
 #include "ops/gdn_prefill/segments.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
+#include "ops/gdn_prefill/walk_order.cuh"
 
 namespace hyla::gdn {
 
@@ -68,12 +69,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   auto& s = *reinterpret_cast<PairShared<Io>*>(memory);
   if (threadIdx.x == 0) init_barriers(s);
   __syncthreads();
+  const WalkPlace place = walk_place(a, s.out);
   arch::wait_for_previous_grid();
   SerialTask found;
-  if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
-                        2 * static_cast<int>(blockIdx.y), found)) {
-    return;
-  }
+  if (!find_serial_task(RecordRows{a, nullptr}, place.pair, 2 * place.block, found)) return;
   __shared__ SerialTask shared_task;  // where registers are scarce
   if constexpr (kMaySpoil<Io>) {
     if (threadIdx.x == 0) shared_task = found;

@@ -7,6 +7,7 @@
 #include "ops/gdn_prefill/segments.cuh"
 #include "ops/gdn_prefill/start_order.cuh"
 #include "ops/gdn_prefill/state_pool.cuh"
+#include "ops/gdn_prefill/walk_order.cuh"
 #include "ops/gdn_prefill/wide_chain.cuh"
 
 namespace hyla::gdn {
@@ -106,13 +107,11 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     s.part = take_part(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
   }
   __syncthreads();
+  const WalkPlace place = walk_place(a, s.update);
   arch::wait_for_previous_grid();
   const int part = s.part;
   SerialTask task;
-  if (!find_serial_task(RecordRows{a, nullptr}, static_cast<int>(blockIdx.x),
-                        static_cast<int>(blockIdx.y), task)) {
-    return;
-  }
+  if (!find_serial_task(RecordRows{a, nullptr}, place.pair, place.block, task)) return;
   const int from = first_chunk(a, task.chunks(), part);
   const int to = first_chunk(a, task.chunks(), part + 1);
   if (part > 0 && from == to) return;  // the sequence is shorter

@@ -1,4 +1,5 @@
 #include <numeric>
+#include <string>
 #include <string_view>
 
 #include "ops/gdn_prefill/handover.cuh"
@@ -11,6 +12,7 @@
 #include "ops/gdn_prefill/segment_rows.cuh"
 #include "ops/gdn_prefill/start_order.cuh"
 #include "ops/gdn_prefill/tile_arguments.h"
+#include "ops/gdn_prefill/walk_order.cuh"
 
 namespace hyla::gdn {
 namespace {
@@ -50,7 +52,10 @@ std::size_t slot_bytes(const PrefillProblem& p) {
 // With a list of checkpoints: one part, one block of value rows a CTA, nothing handed over.
 Walks walks_of(const PrefillProblem& p, const Context& context) {
   const PlanShape shape = plan_shape(p, context);
-  return p.checkpoint_offsets.present() ? split_form(shape, {.parts = 1}) : split_walks(shape);
+  if (!p.checkpoint_offsets.present()) return split_walks(shape);
+  Walks plain{.parts = 1};
+  plain.us = expected_us(Plan::kSplit, shape, plain);
+  return plain;
 }
 
 // The flags lie behind everything else of a split plan.
@@ -108,13 +113,15 @@ void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspac
   shape.prepare_ctas = static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors));
   const PlanShape plan = plan_shape(p, context);
   const std::int64_t next = std::int64_t{a.tasks} * value_blocks(p) / walks.blocks_a_cta * a.parts;
+  const bool alike = p.sequences.rows == 1 || (plan.longest > 0 && plan.even());
+  a.ordered = !a.transfers && a.parts == 1 && !alike && next > multiprocessors &&
+              p.sequences.rows <= kOrderedRows;
   if (!a.transfers && prepares_beside(plan, static_cast<double>(next))) {
     shape.prepare_ctas =
         static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors - next));
   }
   if (rounds >= 0 && next < multiprocessors && p.sequences.rows <= kHandoverRows &&
       (p.sequences.tokens / kChunk + 1) * a.tasks < kMostHandedOver) {
-    const bool alike = p.sequences.rows == 1 || (plan.longest > 0 && plan.even());
     const int left = multiprocessors - static_cast<int>(next);
     hand_over(a, walks, rounds, alike ? left : lasting_ctas(left, a.tasks), workspace);
     shape.prepare_ctas = static_cast<unsigned>(rounds > 0 ? multiprocessors : a.handover.lasting);
@@ -262,21 +269,37 @@ void launch_prefill_relay_as(const PrefillProblem& p, const Workspace& workspace
 std::vector<PlanForm> prefill_forms(const PrefillProblem& p, const Context& context) {
   std::vector<PlanForm> forms;
   const PlanShape shape = plan_shape(p, context);
-  const auto list = [&](const char* implementation, const Walks& chosen) {
-    return [&forms, implementation, chosen](const Walks& walks) {
+  const auto list = [&](const char* implementation, Plan plan, const Walks& chosen) {
+    each_form(plan, shape, [&](Walks walks) {
+      walks.us = expected_us(plan, shape, walks);
       forms.push_back({implementation, walks, walks.same_form(chosen)});
-    };
+    });
   };
   if (prefill_split_refuses(p, context) == nullptr && !p.checkpoint_offsets.present()) {
-    each_split_form(shape, list("cuda_split", split_walks(shape)));
+    list("cuda_split", Plan::kSplit, split_walks(shape));
   }
   if (prefill_segments_refuses(p, context) == nullptr) {
-    each_segment_form(shape, list("cuda_segments", segment_walks(shape)));
+    list("cuda_segments", Plan::kSegments, segment_walks(shape));
   }
   if (prefill_relay_refuses(p, context) == nullptr) {
-    each_relay_form(shape, list("cuda_relay", relay_walks(shape)));
+    list("cuda_relay", Plan::kRelay, relay_walks(shape));
   }
   return forms;
+}
+
+PlanLook look_at_plan(const PrefillProblem& p, const Context& context,
+                      std::string_view implementation, const Walks& walks) {
+  const PlanShape shape = plan_shape(p, context);
+  if (shape.rows > 1 && shape.longest == 0) return {};
+  for (std::size_t i = 0; i < std::size(kPlanNames); ++i) {
+    if (implementation != std::string("cuda_") + kPlanNames[i]) continue;
+    PlanLook look;
+    PlanTerms terms{};
+    look.model_us = model_at_us(static_cast<Plan>(i), shape, walks, terms);
+    look.features = plan_features(shape, walks, look.model_us, terms);
+    return look;
+  }
+  return {};
 }
 
 void launch_prefill_form(const PrefillProblem& p, const Workspace& workspace,

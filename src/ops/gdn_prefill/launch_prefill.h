@@ -3,9 +3,10 @@
 
 #include <hyla/workspace.h>
 
+#include <string_view>
 #include <vector>
 
-#include "ops/gdn_prefill/walks.h"
+#include "ops/gdn_prefill/plan_features.h"
 #include "problem/gdn_prefill.h"
 
 namespace hyla::gdn {
@@ -67,6 +68,15 @@ struct PlanForm {
 std::vector<PlanForm> prefill_forms(const PrefillProblem& problem, const Context& context);
 void launch_prefill_form(const PrefillProblem& problem, const Workspace&, const Context&,
                          const PlanForm& form);
+
+// What the cost model has of a plan in some form, to learn from (scripts/fit_plans.py). model_us 0:
+// nothing, as the host does not know the lengths, or there is no such plan.
+struct PlanLook {
+  double model_us = 0;
+  PlanFeatures features{};
+};
+PlanLook look_at_plan(const PrefillProblem& problem, const Context& context,
+                      std::string_view implementation, const Walks& walks);
 
 // Of all calls within bounds, whichever kernel they take.
 std::size_t prefill_cuda_bytes(const PrefillBounds& bounds);

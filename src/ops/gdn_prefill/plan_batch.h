@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -9,6 +10,10 @@
 #include "ops/gdn_prefill/plan_lengths.h"
 
 namespace hyla::gdn {
+
+// What an expectation is made of, differently for every plan: looked at by what was learnt of its
+// errors (plan_features.h).
+using PlanTerms = std::array<double, 5>;
 
 // Compared by what they say: plan_shape() keeps the lengths themselves in one place a thread.
 struct ToldLengths {
@@ -69,6 +74,8 @@ struct PlanShape {
   bool even(std::int64_t size = 64) const {
     return pieces(size) == static_cast<double>(rows * divided(length(), size));
   }
+  // Sequences that differ, of which more than the longest is known, or assumed.
+  bool ragged() const { return lengths.ranked() && !even(1); }
   // How much of their last chunk sequences have in the mean, and how many not all of it.
   double last_part() const {
     if (lengths.all != nullptr) return lengths.all->last_part();
@@ -104,52 +111,73 @@ struct PlanShape {
   }
 
   static constexpr double kMostStarted = 8;  // CTAs a multiprocessor: of more, all have as much
-  bool starts_in_order(double ctas) const {
-    return lengths.in_order() && ctas <= kMostStarted * multiprocessors;
+  bool starts_by_rank(double ctas) const {
+    return lengths.ranked() && ctas <= kMostStarted * multiprocessors;
   }
-  // CTAs that start in the order of their numbers, each where one ends first: all heads of all
-  // sequences, and again for the next value rows. They walk over chunks that take the longer the
-  // more CTAs are at work: `chunk_us` of some.
+  // CTAs of the longest sequences first, each where one ends first (walk_order.cuh). They walk over
+  // chunks that take the longer the more CTAs are at work: `chunk_us` of some.
   template <class ChunkUs>
-  double walked_in_order_us(double ctas, const ChunkUs& chunk_us) const {
-    std::vector<double> starts, ends;  // in chunks: all are equally fast at a time
-    in_order(static_cast<std::int64_t>(ctas), multiprocessors, [&](std::int64_t i, double start) {
-      const int length = lengths.all->chunks_in_order(static_cast<int>(i % tasks() / heads));
-      starts.push_back(start);
-      ends.push_back(start + length);
-      return static_cast<double>(length);
-    });
-    std::sort(ends.begin(), ends.end());  // starts rise already
-    double us = 0, now = 0;
-    for (std::size_t begun = 0, ended = 0; ended < ends.size(); ++ended) {
-      while (begun < starts.size() && starts[begun] <= now) ++begun;
-      if (ends[ended] <= now) continue;
-      us += (ends[ended] - now) * chunk_us(static_cast<double>(begun - ended));
-      now = ends[ended];
+  double walked_by_rank_us(double ctas, const ChunkUs& chunk_us) const {
+    std::vector<Started> started;  // in chunks: all are equally fast at a time
+    in_order(
+        static_cast<std::int64_t>(ctas) / rows, multiprocessors,
+        [&](int rank) { return static_cast<double>(lengths.all->chunks(rank)); },
+        [&](const Started& s) { started.push_back(s); });
+    std::vector<Started> ended = started;  // starts rise already
+    std::sort(ended.begin(), ended.end(),
+              [](const Started& a, const Started& b) { return a.end < b.end; });
+    double us = 0, now = 0, busy = 0;
+    auto next = started.begin();
+    for (const Started& last : ended) {
+      for (; next != started.end() && next->start <= now; ++next) busy += next->count;
+      if (last.end > now) us += (last.end - now) * chunk_us(busy);
+      now = std::max(now, last.end);
+      busy -= last.count;
     }
     return us;
   }
-  // When the last of such CTAs starts, and when all have ended, if CTA i takes `length(i, start)`.
+  // CTAs of a row that start together.
+  struct Started {
+    double start = 0, end = 0, count = 0;
+  };
+  // When the last CTA starts and when all have ended, if every row has `of_row` of them that take
+  // `length(row)` each and start one row after another where others have ended first. Places that
+  // get free together are looked at together, so this costs a few steps a row.
   struct Ends {
     double started = 0, last = 0;
   };
-  template <class Length>
-  static Ends in_order(std::int64_t count, int places, const Length& length) {
-    std::vector<double> ends;  // of each place, a heap with the first on top
-    ends.reserve(static_cast<std::size_t>(places));
+  template <class Length, class Each>
+  Ends in_order(std::int64_t of_row, int places, const Length& length, const Each& each) const {
+    struct Free {
+      double at;
+      std::int64_t count;
+      bool operator<(const Free& other) const { return at > other.at; }
+    };
+    std::vector<Free> free{{0.0, places}};  // a heap, those that get free first on top
     Ends result;
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (static_cast<int>(ends.size()) == places) {
-        std::pop_heap(ends.begin(), ends.end(), std::greater<>());
-        result.started = ends.back();
-        ends.pop_back();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const double takes = length(static_cast<int>(row));
+      for (std::int64_t left = of_row; left > 0;) {
+        std::pop_heap(free.begin(), free.end());
+        const Free first = free.back();
+        free.pop_back();
+        const std::int64_t count = std::min(left, first.count);
+        const auto again = [&](Free f) {
+          free.push_back(f);
+          std::push_heap(free.begin(), free.end());
+        };
+        if (count < first.count) again({first.at, first.count - count});
+        again({first.at + takes, count});
+        result = {first.at, std::max(result.last, first.at + takes)};
+        each(Started{first.at, first.at + takes, static_cast<double>(count)});
+        left -= count;
       }
-      const double end = result.started + length(i, result.started);
-      ends.push_back(end);
-      std::push_heap(ends.begin(), ends.end(), std::greater<>());
-      result.last = std::max(result.last, end);
     }
     return result;
+  }
+  template <class Length>
+  Ends in_order(std::int64_t of_row, int places, const Length& length) const {
+    return in_order(of_row, places, length, [](const Started&) {});
   }
   static constexpr std::int64_t kMostDealt = 32;  // a CTA: of more, all have about as much
   bool deals_out() const { return lengths.ranked() && tasks() <= kMostDealt * multiprocessors; }

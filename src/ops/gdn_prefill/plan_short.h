@@ -29,11 +29,9 @@ inline double block_at_us(const PlanShape& s) {
            (rest > 0 ? cta(rest, longest) : 0.0);
   }
   if (s.narrow_states && s.lengths.in_order() && s.deals_out()) {
-    const auto ends = PlanShape::in_order(
-        static_cast<std::int64_t>(ctas), 6 * s.multiprocessors, [&](std::int64_t i, double) {
-          const auto row = static_cast<int>(i / (s.heads * s.blocks * 2));
-          return cta(on_one, s.lengths.all->blocks_in_order(row));
-        });
+    const auto ends = s.in_order(s.heads * s.blocks * 2, 6 * s.multiprocessors, [&](int row) {
+      return cta(on_one, s.lengths.all->blocks_in_order(row));
+    });
     const double mean = s.pieces(8) / s.row_count();
     const double beside = 1.0 + 1.14 * (on_one - 1.0) * mean / longest;
     const double left = cta(std::max(1.0, beside), longest) / cta(on_one, longest);
@@ -154,12 +152,9 @@ inline double steps_at_us(const PlanShape& s) {
   }
   if (s.lengths.in_order() && s.deals_out()) {
     // When none waits to start any more, those that are left have fewer beside them.
-    const auto ends = PlanShape::in_order(
-        static_cast<std::int64_t>(ctas), s.multiprocessors * static_cast<int>(most),
-        [&](std::int64_t i, double) {
-          const auto row = static_cast<int>(i / (s.heads * s.blocks));
-          return cta(most, s.lengths.all->steps_in_order(row));
-        });
+    const auto ends =
+        s.in_order(s.heads * s.blocks, s.multiprocessors * static_cast<int>(most),
+                   [&](int row) { return cta(most, s.lengths.all->steps_in_order(row)); });
     const double others = 1.0 + 1.32 * (most - 1.0) * mean / steps;
     const double left = cta(others, steps) / cta(most, steps);
     return base + ends.started + (ends.last - ends.started) * left;
@@ -170,11 +165,50 @@ inline double steps_at_us(const PlanShape& s) {
 }
 
 // One token after another, each a latency or what all value rows take; and the states.
-inline double vk_at_us(const PlanShape& s) {
+inline double vk_at_us(const PlanShape& s, PlanTerms& terms) {
   const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
   const double one = static_cast<double>(s.length()) * (s.norm ? 0.63 : 0.579);
-  return 2.95 + limit_us(one, s.pieces(1) * rows * 0.00413) +
-         static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00453 : 0.0148);
+  const double all = s.pieces(1) * rows * 0.00413;
+  const double states = static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00453 : 0.0148);
+  terms = {one, all, states};
+  return 2.95 + limit_us(one, all) + states;
+}
+
+// How the CTAs of rows, one row after another, fill `places`, if each takes its row's pieces and one
+// more: when the last one ends in lengths of the longest, and how busy the places are till then.
+template <class Pieces>
+PlanTerms filled_places(const PlanShape& s, std::int64_t of_row, int places,
+                        const Pieces& pieces_of) {
+  if (!s.ragged()) return {1, 1};
+  double sum = 0, longest = 0;
+  const auto ends = s.in_order(of_row, places, [&](int row) {
+    const double pieces = 1.0 + pieces_of(row);
+    sum += static_cast<double>(of_row) * pieces, longest = std::max(longest, pieces);
+    return pieces;
+  });
+  const auto most = static_cast<double>(std::min<std::int64_t>(places, of_row * s.rows));
+  return {ends.last / longest, sum / (most * ends.last)};
+}
+
+inline PlanTerms block_terms(const PlanShape& s) {
+  const std::int64_t ctas = s.tasks() * s.blocks * 2;
+  PlanTerms terms = filled_places(s, s.heads * s.blocks * 2, 6 * s.multiprocessors,
+                                  [&](int row) { return s.lengths.all->blocks_in_order(row); });
+  const double on_one = static_cast<double>(ctas) / s.multiprocessors;
+  terms[2] = std::min(6.0, on_one), terms[3] = std::ceil(on_one / 6) - on_one / 6;
+  terms[4] = std::log2(static_cast<double>(1 + (s.length() - 1) / 8));
+  return terms;
+}
+
+inline PlanTerms steps_terms(const PlanShape& s) {
+  const std::int64_t ctas = s.tasks() * s.blocks;
+  const int at_once = s.narrow_states ? 2 : 3;
+  PlanTerms terms = filled_places(s, s.heads * s.blocks, at_once * s.multiprocessors,
+                                  [&](int row) { return s.lengths.all->steps_in_order(row); });
+  terms[2] = streams_steps(s) ? 1.0 : 0.0;
+  terms[3] = ctas <= s.multiprocessors ? (2 * ctas <= s.multiprocessors ? 2.0 : 1.0) : 0.0;
+  terms[4] = ctas <= at_once * s.multiprocessors ? 1.0 : 0.0;
+  return terms;
 }
 
 }  // namespace hyla::gdn

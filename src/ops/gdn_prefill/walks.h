@@ -16,14 +16,4 @@ struct Walks {
   }
 };
 
-// parts 0: there is none.
-template <class EachForm>
-Walks cheapest(const EachForm& each_form) {
-  Walks best;
-  each_form([&](const Walks& walks) {
-    if (best.parts == 0 || walks.us < best.us) best = walks;
-  });
-  return best;
-}
-
 }  // namespace hyla::gdn
