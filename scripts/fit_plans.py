@@ -71,7 +71,7 @@ class Times:
 
 class Network:
     def __init__(self, features, error, weight, seed=0, epochs=300, batch=256, rate=4e-3,
-                 decay=0.3):
+                 decay=0.5):
         random = np.random.default_rng(seed)
         self.mean = features.mean(0)
         deviation = features.std(0)

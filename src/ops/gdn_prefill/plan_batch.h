@@ -61,6 +61,7 @@ struct PlanShape {
   }
   double chunks() const { return static_cast<double>(divided(length(), 64)); }
   double all_chunks() const { return pieces(64); }
+  double head_chunks() const { return all_chunks() * static_cast<double>(heads); }
   // Pieces of `size` tokens of all sequences: those that are not alike end anywhere in their last
   // one.
   double pieces(std::int64_t size) const {

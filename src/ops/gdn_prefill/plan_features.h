@@ -59,7 +59,7 @@ inline PlanFeatures plan_features(const PlanShape& s, const Walks& w, double us,
   };
   const auto chunks = static_cast<double>(PlanShape::divided(length, 64));
   const auto tasks = static_cast<double>(s.tasks());
-  const double work = s.all_chunks() * static_cast<double>(s.heads);
+  const double work = s.head_chunks();
   const int pieces = w.parts * w.cuts;
   const double segment = std::ceil(chunks / pieces);
   const double load = tasks * pieces / s.multiprocessors;

@@ -67,7 +67,7 @@ inline double fused_dealt_us(const PlanShape& s, double busy) {
   const double chunk =
       (s.norm ? 2.15 : 2.01) - 0.287 * busy + 0.0798 * busy * (s.keys_a_head() - 1.0);
   const double task = 6.24 + (s.norm ? 0.295 : 0.0) + (s.narrow_states ? 0.932 : 0.0);
-  const double mean = s.all_chunks() * static_cast<double>(s.heads) / s.multiprocessors;
+  const double mean = s.head_chunks() / s.multiprocessors;
   return 0.795 * mean + s.dealt_out(chunk, task, s.multiprocessors);
 }
 

@@ -54,6 +54,7 @@ class PlanLengths {
   double steps(int rank) const {
     return rank < rows() ? static_cast<double>((ranked_[index(rank)] + 15) / 16) : 0.0;
   }
+  double tokens_in_order(int row) const { return static_cast<double>(ordered_[index(row)]); }
   int chunks_in_order(int row) const { return in_chunks(ordered_[index(row)]); }
   double blocks_in_order(int row) const {
     return static_cast<double>((ordered_[index(row)] + 7) / 8);

@@ -84,7 +84,7 @@ inline double told_transfer_us(const PlanShape& s, int parts) {
 
 // CTAs of `transfer` that find a multiprocessor which prepares no chunk are there when it ends.
 inline double early_transfers(const PlanShape& s, int parts) {
-  const double left = s.multiprocessors - s.all_chunks() * static_cast<double>(s.heads);
+  const double left = s.multiprocessors - s.head_chunks();
   return std::clamp(left / static_cast<double>(2 * s.tasks() * (2 * parts - 3)), 0.0, 1.0);
 }
 

@@ -164,16 +164,6 @@ inline double steps_at_us(const PlanShape& s) {
   return base + limit_us(cta(1.0 + 2.69 * beside, steps), on_one / most * cta(most, mean) * 1.1);
 }
 
-// One token after another, each a latency or what all value rows take; and the states.
-inline double vk_at_us(const PlanShape& s, PlanTerms& terms) {
-  const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
-  const double one = static_cast<double>(s.length()) * (s.norm ? 0.63 : 0.579);
-  const double all = s.pieces(1) * rows * 0.00413;
-  const double states = static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00453 : 0.0148);
-  terms = {one, all, states};
-  return 2.95 + limit_us(one, all) + states;
-}
-
 // How the CTAs of rows, one row after another, fill `places`, if each takes its row's pieces and one
 // more: when the last one ends in lengths of the longest, and how busy the places are till then.
 template <class Pieces>
@@ -209,6 +199,20 @@ inline PlanTerms steps_terms(const PlanShape& s) {
   terms[3] = ctas <= s.multiprocessors ? (2 * ctas <= s.multiprocessors ? 2.0 : 1.0) : 0.0;
   terms[4] = ctas <= at_once * s.multiprocessors ? 1.0 : 0.0;
   return terms;
+}
+
+// One token after another, each a latency or what all value rows take; and the states.
+inline double vk_at_us(const PlanShape& s, PlanTerms& terms) {
+  const double rows = static_cast<double>(s.heads * s.blocks * s.key_dim) / 128;
+  const double one = static_cast<double>(s.length()) * (s.norm ? 0.63 : 0.579);
+  const double all = s.pieces(1) * rows * 0.00413;
+  const double states = static_cast<double>(s.rows) * rows * (s.narrow_states ? 0.00453 : 0.0148);
+  // Warps of 8 value rows, 20 on a multiprocessor.
+  const PlanTerms filled =
+      filled_places(s, s.heads * s.blocks * 8, 20 * s.multiprocessors,
+                    [&](int row) { return s.lengths.all->tokens_in_order(row); });
+  terms = {one, all, states, filled[0], filled[1]};
+  return 2.95 + limit_us(one, all) + states;
 }
 
 }  // namespace hyla::gdn

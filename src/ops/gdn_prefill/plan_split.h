@@ -11,7 +11,7 @@ namespace hyla::gdn {
 inline double prepare_us(const PlanShape& s, double on) {
   const double each =
       (s.wide() ? 2.86 : 1.67) * (s.norm ? 1.29 : 1.0) * (1.0 + 0.0256 * (s.keys_a_head() - 1.0));
-  const double chunks = s.all_chunks() * static_cast<double>(s.heads);
+  const double chunks = s.head_chunks();
   // Short keys are never bound by it.
   const double bytes_per_us = s.wide() ? 3.01e6 : s.key_dim == 128 ? 2.9e6 : 1.54e7;
   return limit_us(each * std::pow(std::max(1.0, chunks / on), 0.954),
@@ -23,7 +23,7 @@ inline double prepare_us(const PlanShape& s, double on) {
 // launch asks for it, too, so this is not part of a fit of the times.
 inline bool prepares_beside(const PlanShape& s, double ctas) {
   const double left = s.multiprocessors - ctas;
-  const double chunks = s.all_chunks() * static_cast<double>(s.heads);
+  const double chunks = s.head_chunks();
   if (left < 1 || chunks > 4 * left) return false;
   const double each =
       (s.wide() ? 2.36 : 3.37) * (s.norm ? 1.23 : 1.0) * (1.0 + 0.107 * (s.keys_a_head() - 1.0));
@@ -40,7 +40,7 @@ inline double serial_us(const PlanShape& s, double ctas, double chunks, int bloc
                                            : 0.98;
   // All of it once, and what blocks of value rows read again through L2. Few CTAs do not ask for
   // more than the memory has.
-  const double all = s.all_chunks() * static_cast<double>(s.heads);
+  const double all = s.head_chunks();
   constexpr double kBytesPerUs = 4.27e6, kCachedBytesPerUs = 6.66e6;
   const double memory = all * (s.key_bytes + s.value_bytes) / kBytesPerUs;
   const double cached =
@@ -90,7 +90,7 @@ inline double walked_beside_us(const PlanShape& s, const Walks& w, PlanTerms& te
   const double left = s.multiprocessors - split_ctas(s, w);
   // Fewer multiprocessors prepare a little faster each, down to what a chunk takes one of them.
   const double all = (two_parts ? 1.63 : 1.33) * prepare_us(s, s.multiprocessors);
-  const double chunks = s.all_chunks() * static_cast<double>(s.heads) / left;
+  const double chunks = s.head_chunks() / left;
   const double rest =
       std::max(all * std::pow(s.multiprocessors / left, 0.123), (s.norm ? 1.59 : 1.28) * chunks);
   // The walk is slower than alone, as memory is busy, the more so the more of them there are.
@@ -119,7 +119,7 @@ inline double order_us(const PlanShape& s, int parts) {
 
 // What of a call with its records L2 has no room for, up to 1.
 inline double records_beyond_cache(const PlanShape& s) {
-  const double chunks = s.all_chunks() * static_cast<double>(s.heads);
+  const double chunks = s.head_chunks();
   const double beyond = (s.call_bytes() + chunks * s.record_bytes() - 9.12e6) / 1.08e8;
   return std::clamp(beyond, 0.0, 1.0);
 }
