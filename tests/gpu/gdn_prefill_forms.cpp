@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(
                       // More walks than multiprocessors, the longest first (walk_order.cuh).
                       "gdn_prefill:lens=5+0+330+64+1+130x3+70,hq=4,hv=8,k=256,v=256,seed=6",
                       "gdn_prefill:lens=5+0+130+64+1+330,hq=4,hv=16,k=256,v=256,io=f16,seed=7",
-                      "gdn_prefill:lens=3x20+200+65x10+1+0+90x5,hq=2,hv=4,k=64,v=64,told=1,seed=8",
+                      "gdn_prefill:lens=3x20+200+65x10+1+0+90x5,hq=2,hv=4,k=64,v=128,told=1,seed=8",
                       "gdn_prefill:lens=20+64+377+600+130,hq=8,hv=24,norm=1,seed=9"));
 
 }  // namespace

@@ -106,19 +106,41 @@ TEST(PrefillPlanTold, TasksAreDealtOutFromAlternatingEnds) {
   EXPECT_EQ(s.dealt_out(1, 0, 2, 2), 2);  // 2; 1, 1: the first two are others' work
 }
 
-// The longest first, so it does not come on top of others.
 TEST(PrefillPlanTold, CtasStartWhereOneEnds) {
   const Numbers lengths = {64, 192, 128, 64, 256};
   const PlanLengths told = lengths_of(lengths, sum(lengths));
   PlanShape s = shape(lengths, 1, &told);
-  s.multiprocessors = 2;  // 4, 1, 1; 3, 2
-  EXPECT_EQ(s.walked_by_rank_us(5, [](double) { return 1.0; }), 6);
-  // Two at work up to the fifth chunk, one after it.
-  EXPECT_EQ(s.walked_by_rank_us(5, [](double busy) { return busy; }), 2 * 5 + 1);
+  const auto one = [](double) { return 1.0; };
+  const auto busy = [](double ctas) { return ctas; };
+  s.multiprocessors = 2;  // in order 1, 2, 4; 3, 1, by rank 4, 1, 1; 3, 2
+  EXPECT_EQ(s.walked_us(5, false, one), 7);
+  EXPECT_EQ(s.walked_us(5, true, one), 6);
+  // Two at work up to the fourth or fifth chunk, one after it.
+  EXPECT_EQ(s.walked_us(5, false, busy), 2 * 4 + 3);
+  EXPECT_EQ(s.walked_us(5, true, busy), 2 * 5 + 1);
+  // Two CTAs a sequence: in order 1, 2, 4, 2, 4 and 3, 1, 1, 3, 1, by rank 11 each.
+  EXPECT_EQ(s.walked_us(10, false, one), 13);
+  EXPECT_EQ(s.walked_us(10, true, one), 11);
   s.multiprocessors = 8;  // all at once: 5, 3, 2 and one at work
-  EXPECT_EQ(s.walked_by_rank_us(5, [](double busy) { return busy; }), 5 + 3 + 2 + 1);
-  s.multiprocessors = 2;  // two CTAs a sequence: 4, 2, 2, 1, 1; 4, 3, 1, 1 and the third 3
-  EXPECT_EQ(s.walked_by_rank_us(10, [](double) { return 1.0; }), 11);
+  EXPECT_EQ(s.walked_us(5, false, busy), 5 + 3 + 2 + 1);
+  EXPECT_EQ(s.walked_us(5, true, busy), 5 + 3 + 2 + 1);
+}
+
+// Looking for the longest pays where walks are long and few.
+TEST(PrefillPlanTold, FewLongWalksStartWithTheLongest) {
+  const Numbers lengths = {64, 5000, 640};
+  const PlanLengths told = lengths_of(lengths, sum(lengths));
+  PlanShape s = shape(lengths, 16, &told);
+  EXPECT_TRUE(s.starts_by_rank(200));
+  EXPECT_FALSE(s.starts_by_rank(132));   // all start at once
+  EXPECT_FALSE(s.starts_by_rank(1000));  // many waves fill the gaps by themselves
+  const Numbers brief = {64, 600, 64}, alike = {5000, 5000, 5000};
+  const PlanLengths all_brief = lengths_of(brief, sum(brief), 2);
+  PlanShape b = shape(brief, 16, &all_brief, 2);
+  EXPECT_FALSE(b.starts_by_rank(200));
+  b.key_dim = 256;  // whose chunks take longer
+  EXPECT_TRUE(b.starts_by_rank(200));
+  EXPECT_FALSE(shape(alike, 16, nullptr).starts_by_rank(200));
 }
 
 // Steps of CTAs beside each other, each taking a microsecond for every one at work.

@@ -21,6 +21,7 @@ namespace {
 constexpr std::size_t kSegmentBytes =
     kMostSegmentStates * (2 * kStateElements * sizeof(float) + sizeof(int));
 static_assert(kMostSegments == kMostRelayStates);
+static_assert(kOrderedRows == kMostRankedLengths);
 static_assert(8 * sizeof(Record<std::uint16_t>) >= kSegmentBytes / kMostSegmentStates);
 
 bool is_wide(std::int64_t K) { return K > 128; }
@@ -114,8 +115,7 @@ void run_split(FusedArguments& a, const Walks& walks, int rounds, const Workspac
   const PlanShape plan = plan_shape(p, context);
   const std::int64_t next = std::int64_t{a.tasks} * value_blocks(p) / walks.blocks_a_cta * a.parts;
   const bool alike = p.sequences.rows == 1 || (plan.longest > 0 && plan.even());
-  a.ordered = !a.transfers && a.parts == 1 && !alike && next > multiprocessors &&
-              p.sequences.rows <= kOrderedRows;
+  a.ordered = !a.transfers && a.parts == 1 && plan.starts_by_rank(static_cast<double>(next));
   if (!a.transfers && prepares_beside(plan, static_cast<double>(next))) {
     shape.prepare_ctas =
         static_cast<unsigned>(std::min<std::int64_t>(items, multiprocessors - next));

@@ -111,19 +111,36 @@ struct PlanShape {
     return std::max(most, mean * ctas / multiprocessors + 0.5 * most);
   }
 
-  static constexpr double kMostStarted = 8;  // CTAs a multiprocessor: of more, all have as much
+  // Do more walks than multiprocessors start with the longest (walk_order.cuh)? Every CTA looks for
+  // its own then, which takes it some 2 us (H200): for few of them, and long ones.
   bool starts_by_rank(double ctas) const {
-    return lengths.ranked() && ctas <= kMostStarted * multiprocessors;
+    constexpr double kMostWaves = 6, kLeastChunks = 17, kLeastWideChunks = 5;
+    return rows > 1 && rows <= kMostRankedLengths && !(longest > 0 && even()) &&
+           ctas > multiprocessors && ctas <= kMostWaves * multiprocessors &&
+           chunks() >= (wide() ? kLeastWideChunks : kLeastChunks);
   }
-  // CTAs of the longest sequences first, each where one ends first (walk_order.cuh). They walk over
-  // chunks that take the longer the more CTAs are at work: `chunk_us` of some.
+  static constexpr double kMostStarted = 8;  // CTAs a multiprocessor: of more, all have as much
+  // Is it known when each of them starts?
+  bool starts_are_known(double ctas) const {
+    const bool by_rank = ctas <= multiprocessors || starts_by_rank(ctas);
+    return (by_rank ? lengths.ranked() : lengths.in_order()) &&
+           ctas <= kMostStarted * multiprocessors;
+  }
+  // CTAs that start where others have ended first. They walk over chunks that take the longer the
+  // more CTAs are at work: `chunk_us` of some. By rank: all of the longest sequence first; otherwise
+  // all heads of all sequences, and again for the next value rows.
   template <class ChunkUs>
-  double walked_by_rank_us(double ctas, const ChunkUs& chunk_us) const {
+  double walked_us(double ctas, bool by_rank, const ChunkUs& chunk_us) const {
     std::vector<Started> started;  // in chunks: all are equally fast at a time
+    const auto of_row = static_cast<std::int64_t>(ctas) / rows;
+    const std::int64_t turns = by_rank ? 1 : std::max<std::int64_t>(1, of_row / heads);
+    const auto length = [&](int row) {
+      const int n = by_rank ? lengths.all->chunks(row) : lengths.all->chunks_in_order(row);
+      return static_cast<double>(n);
+    };
     in_order(
-        static_cast<std::int64_t>(ctas) / rows, multiprocessors,
-        [&](int rank) { return static_cast<double>(lengths.all->chunks(rank)); },
-        [&](const Started& s) { started.push_back(s); });
+        of_row / turns, multiprocessors, length, [&](const Started& s) { started.push_back(s); },
+        turns);
     std::vector<Started> ended = started;  // starts rise already
     std::sort(ended.begin(), ended.end(),
               [](const Started& a, const Started& b) { return a.end < b.end; });
@@ -142,13 +159,15 @@ struct PlanShape {
     double start = 0, end = 0, count = 0;
   };
   // When the last CTA starts and when all have ended, if every row has `of_row` of them that take
-  // `length(row)` each and start one row after another where others have ended first. Places that
-  // get free together are looked at together, so this costs a few steps a row.
+  // `length(row)` each and start one row after another where others have ended first, and all rows
+  // again for every turn. Places that get free together are looked at together, so this costs a few
+  // steps a row.
   struct Ends {
     double started = 0, last = 0;
   };
   template <class Length, class Each>
-  Ends in_order(std::int64_t of_row, int places, const Length& length, const Each& each) const {
+  Ends in_order(std::int64_t of_row, int places, const Length& length, const Each& each,
+                std::int64_t turns = 1) const {
     struct Free {
       double at;
       std::int64_t count;
@@ -156,8 +175,8 @@ struct PlanShape {
     };
     std::vector<Free> free{{0.0, places}};  // a heap, those that get free first on top
     Ends result;
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const double takes = length(static_cast<int>(row));
+    for (std::int64_t i = 0; i < rows * turns; ++i) {
+      const double takes = length(static_cast<int>(i % rows));
       for (std::int64_t left = of_row; left > 0;) {
         std::pop_heap(free.begin(), free.end());
         const Free first = free.back();

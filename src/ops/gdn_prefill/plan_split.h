@@ -49,25 +49,26 @@ inline double serial_us(const PlanShape& s, double ctas, double chunks, int bloc
   return limit_us(chunks * chunk, std::max(memory, cached) * busy);
 }
 
-// The same of sequences that differ, of which the host knows more than the longest: CTAs that have
+// The same of sequences that differ, where it is known when each of the CTAs starts: those that have
 // ended leave the memory to the others.
-inline double serial_by_rank_us(const PlanShape& s, double ctas, int blocks_a_cta) {
+inline double serial_of_starts_us(const PlanShape& s, double ctas, int blocks_a_cta) {
   const double chunk = s.wide()            ? (blocks_a_cta == 2 ? 2.63 : 1.39)
                        : blocks_a_cta == 2 ? 1.29
                                            : 0.96;
   const double blocks = static_cast<double>(s.blocks) / blocks_a_cta;
   const double memory = (s.key_bytes + s.value_bytes) / blocks / 5.04e6;
   const double cached = (s.key_loads + s.value_bytes / blocks) / 9.66e6;
-  return s.walked_by_rank_us(
-      ctas, [&](double busy) { return limit_us(chunk, busy * std::max(memory, cached)); });
+  const bool by_rank = ctas <= s.multiprocessors || s.starts_by_rank(ctas);
+  return s.walked_us(ctas, by_rank,
+                     [&](double busy) { return limit_us(chunk, busy * std::max(memory, cached)); });
 }
 
 // What is walked over in one part, or in two of which the second catches up without outputs, in 3/4
 // of the time.
 inline double split_walk_us(const PlanShape& s, int parts, int blocks_a_cta) {
   const double ctas = static_cast<double>(s.tasks()) * s.blocks * parts / blocks_a_cta;
-  if (parts == 1 && !s.even() && s.starts_by_rank(ctas)) {
-    return serial_by_rank_us(s, ctas, blocks_a_cta);
+  if (parts == 1 && !s.even() && s.starts_are_known(ctas)) {
+    return serial_of_starts_us(s, ctas, blocks_a_cta);
   }
   const double walk = s.busiest(ctas, s.chunks(), s.all_chunks() / s.row_count());
   return serial_us(s, ctas, parts == 2 ? 0.757 * walk : walk, blocks_a_cta);
