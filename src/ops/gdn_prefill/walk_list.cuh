@@ -8,7 +8,7 @@
 
 namespace hyla::gdn {
 
-// N and M of all pieces, and those of one CTA (find_relay_walks).
+// N and M of all pieces, and those of one CTA (each_relay_form).
 inline constexpr int kMostWalks = 2 * kMostSegments, kMostOwnWalks = 64;
 
 struct WalkItem {
