@@ -28,16 +28,17 @@ TEST_P(GpuPrefillForms, AgreeWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Problems, GpuPrefillForms,
-    ::testing::Values("gdn_prefill:lens=700,hq=2,hv=4,gate=raw,beta=logit,seed=1",
-                      "gdn_prefill:lens=600+0+577+64x3,hq=1,hv=2,norm=1,io=f16,told=1,seed=2",
-                      "gdn_prefill:lens=530x2,hq=1,hv=2,k=64,v=64,state=bf16,layout=kv,seed=3",
-                      "gdn_prefill:lens=300+515,hq=2,hv=2,k=256,v=256,seed=4",
-                      "gdn_prefill:lens=8300,hq=1,hv=1,gate=raw,beta=logit,seed=5",
-                      // More walks than multiprocessors, the longest first (walk_order.cuh).
-                      "gdn_prefill:lens=5+0+330+64+1+130x3+70,hq=4,hv=8,k=256,v=256,seed=6",
-                      "gdn_prefill:lens=5+0+130+64+1+330,hq=4,hv=16,k=256,v=256,io=f16,seed=7",
-                      "gdn_prefill:lens=3x20+200+65x10+1+0+90x5,hq=2,hv=4,k=64,v=128,told=1,seed=8",
-                      "gdn_prefill:lens=20+64+377+600+130,hq=8,hv=24,norm=1,seed=9"));
+    ::testing::Values(
+        "gdn_prefill:lens=700,hq=2,hv=4,gate=raw,beta=logit,seed=1",
+        "gdn_prefill:lens=600+0+577+64x3,hq=1,hv=2,norm=1,io=f16,told=1,seed=2",
+        "gdn_prefill:lens=530x2,hq=1,hv=2,k=64,v=64,state=bf16,layout=kv,seed=3",
+        "gdn_prefill:lens=300+515,hq=2,hv=2,k=256,v=256,seed=4",
+        "gdn_prefill:lens=8300,hq=1,hv=1,gate=raw,beta=logit,seed=5",
+        // More walks than multiprocessors, the longest first (walk_order.cuh).
+        "gdn_prefill:lens=5+0+330+64+1+130x3+70,hq=4,hv=8,k=256,v=256,seed=6",
+        "gdn_prefill:lens=5+0+130+64+1+330,hq=4,hv=16,k=256,v=256,io=f16,seed=7",
+        "gdn_prefill:lens=3x20+1100+65x10+1+0+90x5,hq=2,hv=4,k=64,v=128,told=1,seed=8",
+        "gdn_prefill:lens=20+64+377+1100+130,hq=8,hv=24,norm=1,seed=9"));
 
 }  // namespace
 }  // namespace hyla::testing
