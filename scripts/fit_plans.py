@@ -60,9 +60,9 @@ class Times:
         self.shape, self.plan, self.seen = np.array(shape), np.array(plan), np.array(seen)
         self.us, self.model = np.array(us), np.array(model)
         self.features = np.array(features, np.float32)
-        order = np.full(shapes + 1, np.inf)
-        np.minimum.at(order, self.shape, self.us)
-        self.ratio = self.us / order[self.shape]
+        fastest = np.full(shapes + 1, np.inf)
+        np.minimum.at(fastest, self.shape, self.us)
+        self.ratio = self.us / fastest[self.shape]
         self.error = np.log(self.us / self.model)
         # Forms that nobody would take count less, and so does what was not the case.
         self.weight = np.select([self.ratio > 1.35, self.ratio > 1.15], [0.2, 0.6], 1.0)
@@ -142,14 +142,14 @@ def fit(job):
 
 
 def missed(times, errors):
-    """Shapes whose plan would be more than GOOD from the fastest, of all; by what was the case."""
+    """Shapes whose plan would be more than GOOD from the fastest, of how many, and the worst."""
     expected = np.where(times.seen, times.model * np.exp(errors), np.inf)
     order = np.lexsort((expected, times.shape))
     first = order[np.r_[True, np.diff(times.shape[order]) > 0]]
     return (times.ratio[first] > GOOD).sum(), len(first), times.ratio[first].max()
 
 
-def write(plan, network, times, key):
+def write(plan, network, times):
     def numbers(values, text):
         return "{" + ", ".join(text(v) for v in values) + "}"
 
@@ -165,7 +165,7 @@ def write(plan, network, times, key):
         "",
         f"// Of {len(np.unique(times.shape[times.plan == plan]))} shapes.",
         f"inline constexpr PlanNetwork k{plan.capitalize()}Network = {{",
-        f"{key}u,",
+        f"{times.key}u,",
         f"{real(network.scale)},",
         numbers(network.mean, real) + ",",
         numbers(network.per_deviation, real) + ",",
@@ -202,7 +202,7 @@ def main():
                       (plan, (times.error - errors)[near].std(), times.error[near].std()))
         if not options.no_write:
             for plan, network in zip(plans, pool.imap(fit, [(times, p, None) for p in plans])):
-                write(plan, network, times, times.key)
+                write(plan, network, times)
 
 
 if __name__ == "__main__":

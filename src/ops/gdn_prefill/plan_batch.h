@@ -112,7 +112,7 @@ struct PlanShape {
   }
 
   // Do more walks than multiprocessors start with the longest (walk_order.cuh)? Every CTA looks for
-  // its own then, which takes it some 2 us (H200): for few of them, and long ones.
+  // its own then, some 2 us by what batches of short ones lost: for few of them, and long ones.
   bool starts_by_rank(double ctas) const {
     constexpr double kMostWaves = 6, kLeastChunks = 17, kLeastWideChunks = 5;
     return rows > 1 && rows <= kMostRankedLengths && !(longest > 0 && even()) &&
