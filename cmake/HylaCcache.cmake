@@ -1,10 +1,12 @@
-# Compilers behind ccache where it is found, unless the project has launchers of its own.
+# Compilers behind ccache where it is found, unless the project has launchers of its own. Paths below
+# the sources count as relative ones, so that a clone finds what another has compiled.
 find_program(HYLA_CCACHE ccache)
 mark_as_advanced(HYLA_CCACHE)
 if(HYLA_CCACHE)
   foreach(language C CXX CUDA)
     if(NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
-      set(CMAKE_${language}_COMPILER_LAUNCHER "${HYLA_CCACHE}")
+      set(CMAKE_${language}_COMPILER_LAUNCHER
+          "${CMAKE_COMMAND};-E;env;CCACHE_BASEDIR=${PROJECT_SOURCE_DIR};CCACHE_NOHASHDIR=1;${HYLA_CCACHE}")
     endif()
   endforeach()
 endif()
