@@ -12,8 +12,6 @@ namespace {
 
 using Dims = std::initializer_list<std::int64_t>;
 
-constexpr std::size_t kMostCopies = 512;
-
 // Takes memory for tensors, or only counts it.
 struct Maker {
   DeviceArena* arena;
@@ -124,7 +122,7 @@ void* DeviceArena::take(std::size_t bytes) {
   return piece;
 }
 
-DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena)
+DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena, std::size_t most_copies)
     : lengths_(row_lengths(spec)) {
   check(spec);
   context_.device = Device::cuda(0);
@@ -135,7 +133,7 @@ DevicePrefill::DevicePrefill(const ProblemSpec& spec, DeviceArena& arena)
   Maker shares{nullptr, context_.device}, copies{nullptr, context_.device};
   make(spec, lengths_, make_shared(spec, heads, shares), copies);
   // Half as cold as single measurements: a sweep has hundreds of shapes.
-  const std::size_t count = std::min(cuda::kColdBytes / 2 / copies.bytes + 1, kMostCopies);
+  const std::size_t count = std::min(cuda::kColdBytes / 2 / copies.bytes + 1, most_copies);
 
   gdn::PrefillBounds bounds;
   bounds.max_sequences = std::ssize(lengths_);

@@ -29,9 +29,12 @@ class DeviceArena {
 // cache. They share a workspace, as the layers of a model do.
 class DevicePrefill {
  public:
+  static constexpr std::size_t kMostCopies = 512;
+
   // Gates are raw and betas logits, as a model's projections leave them; throws InvalidArgument for
-  // others. The arena is the problem's until it is restarted.
-  DevicePrefill(const ProblemSpec& spec, DeviceArena& arena);
+  // others. The arena is the problem's until it is restarted. `most_copies`: one is enough to ask
+  // about plans.
+  DevicePrefill(const ProblemSpec& spec, DeviceArena& arena, std::size_t most_copies = kMostCopies);
   DevicePrefill(const DevicePrefill&) = delete;  // calls point at its lengths
   DevicePrefill& operator=(const DevicePrefill&) = delete;
 

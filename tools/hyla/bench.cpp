@@ -402,6 +402,13 @@ void add_bench(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"drawn", "known", "host", "device"}))
       ->type_name("WHO");
+  command
+      ->add_option(
+          "--near", options->sweep.near,
+          "--plans: only shapes where another plan or form is expected to take up to RATIO\n"
+          "times as long as the chosen one: where the choice may go wrong")
+      ->check(CLI::Range(1.0, 100.0))
+      ->type_name("RATIO");
   command->add_flag("--tiny", options->tiny,
                     "States and values below the smallest normal number: denormals must cost "
                     "nothing");

@@ -124,6 +124,20 @@ void time_plans(const testing::DevicePrefill& problem, std::vector<PlanTime>& pl
   }
 }
 
+// Is another plan or form expected to take up to `ratio` times as long as the chosen one?
+bool has_neighbour(const ProblemSpec& spec, testing::DeviceArena& arena, double ratio) {
+  const testing::DevicePrefill problem(spec, arena, 1);
+  std::vector<double> expected;  // the chosen one first
+  for (const Candidate& candidate : problem.explain()) {
+    if (candidate.expected_us > 0) expected.push_back(candidate.expected_us);
+  }
+  for (const gdn::PlanForm& form : problem.forms()) {
+    if (!form.chosen) expected.push_back(form.walks.us);
+  }
+  if (expected.size() < 2) return false;
+  return *std::min_element(expected.begin() + 1, expected.end()) <= ratio * expected.front();
+}
+
 ShapeTimes measure(const ProblemSpec& spec, testing::DeviceArena& arena) {
   const testing::DevicePrefill problem(spec, arena);
   ShapeTimes result;
@@ -291,6 +305,10 @@ int bench_plans(const PlanOptions& options) {
   std::vector<ShapeTimes> all;
   for (const ProblemSpec& spec : specs) {
     progress.show(testing::to_string(spec));
+    if (options.near > 0 && !has_neighbour(spec, arena, options.near)) {
+      progress.step();
+      continue;
+    }
     all.push_back(measure(spec, arena));
     progress.clear();
     progress.step();

@@ -15,6 +15,9 @@ struct PlanOptions {
   // Does the caller know the longest length of several sequences: drawn, known, device; or all
   // lengths: host.
   std::string lengths = "drawn";
+  // Not 0: of these shapes those alone where another plan or form is expected to take up to so many
+  // times as long as the chosen one, since there the choice may go wrong.
+  double near = 0;
   std::string json;
 };
 
