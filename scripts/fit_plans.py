@@ -7,6 +7,7 @@ two; its weights become src/ops/gdn_prefill/plan_weights_<plan>.h. Before that i
 choice would be more than 1.05 from the fastest form, on shapes that a network has not seen.
 
     scripts/fit_plans.py sweep1.json sweep2.json ...        # needs numpy
+    scripts/fit_plans.py --on split,relay sweep.json ...    # these learn on from what they know
 """
 
 import argparse
@@ -14,6 +15,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import re
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
@@ -70,21 +72,54 @@ class Times:
 
 
 class Network:
-    def __init__(self, features, error, weight, seed=0, epochs=300, batch=256, rate=4e-3,
-                 decay=0.5):
-        random = np.random.default_rng(seed)
+    """self.values: weights and what is added to their sums, layer after layer."""
+
+    @staticmethod
+    def new(features, error, weight):
+        self, random = Network(), np.random.default_rng(0)
+        self.shapes = ""
         self.mean = features.mean(0)
         deviation = features.std(0)
         self.per_deviation = np.where(deviation < 1e-6, 0, 1 / np.maximum(deviation, 1e-6))
         self.scale = float(np.sqrt((weight * error**2).sum() / weight.sum()))
-        inputs, wanted = self.normalised(features), (error / self.scale).astype(np.float32)
-        weight = (weight / weight.mean()).astype(np.float32)
-        sizes = (features.shape[1], *HIDDEN, 1)
         self.values = []
-        for rows, columns in zip(sizes, sizes[1:]):
+        for rows, columns in layer_sizes(features.shape[1]):
             self.values.append(
                 random.normal(0, np.sqrt(2 / rows), (rows, columns)).astype(np.float32))
             self.values.append(np.zeros(columns, np.float32))
+        self.learn(features, error, weight, [np.zeros_like(v) for v in self.values])
+        return self
+
+    @staticmethod
+    def on(features, error, weight, plan, key):
+        """From the weights as they are, and not far from them: they know other shapes."""
+        self = Network.read(plan, key)
+        self.learn(features, error, weight, [v.copy() for v in self.values], epochs=80, rate=3e-4,
+                   pull=0.3)
+        return self
+
+    @staticmethod
+    def read(plan, key):
+        text = (FOLDER / f"plan_weights_{plan}.h").read_text()
+        self = Network()
+        self.shapes = re.search(r"// Of (.*) shapes", text)[1] + " and "
+        numbers = [float(x) for x in re.findall(r"-?[0-9.]+", text.partition("Network = {")[2])]
+        if int(numbers[0]) != key:
+            raise SystemExit(f"the weights of {plan} are of other features")
+        self.scale, count = numbers[1], len(re.findall("f[,}]", text)) // 2
+        self.mean, self.per_deviation = np.array(numbers[2:2 + 2 * count]).reshape(2, count)
+        weights = np.array(numbers[2 + 2 * count:], np.float32) / UNIT
+        self.values = []
+        for rows, columns in layer_sizes(count):
+            layer, added, weights = np.split(weights, [rows * columns, (rows + 1) * columns])
+            self.values += [layer.reshape(rows, columns), added]
+        return self
+
+    def learn(self, features, error, weight, home, epochs=300, batch=256, rate=4e-3, pull=0.5):
+        """`home`: where weights are pulled to."""
+        random = np.random.default_rng(0)
+        inputs, wanted = self.normalised(features), (error / self.scale).astype(np.float32)
+        weight = (weight / weight.mean()).astype(np.float32)
         means = [np.zeros_like(v) for v in self.values]
         squares = [np.zeros_like(v) for v in self.values]
         steps, step = epochs * -(-len(inputs) // batch), 0
@@ -98,7 +133,9 @@ class Network:
                     squares[i] += 0.001 * (slope * slope - squares[i])
                     move = means[i] / (1 - 0.9**step)
                     move = move / (np.sqrt(squares[i] / (1 - 0.999**step)) + 1e-8)
-                    self.values[i] -= now * (move + (decay * self.values[i] if i % 2 == 0 else 0))
+                    if i % 2 == 0:
+                        move += pull * (self.values[i] - home[i])
+                    self.values[i] -= now * move
 
     def normalised(self, features):
         return np.clip((features - self.mean) * self.per_deviation, -FAR, FAR).astype(np.float32)
@@ -133,12 +170,18 @@ class Network:
         return self
 
 
+def layer_sizes(features):
+    sizes = (features, *HIDDEN, 1)
+    return zip(sizes, sizes[1:])
+
+
 def fit(job):
-    times, plan, fold = job
+    times, plan, fold, on = job
     mine = (times.plan == plan) & (times.weight > 0)
     if fold is not None:
         mine &= times.shape % FOLDS != fold
-    return Network(times.features[mine], times.error[mine], times.weight[mine]).rounded()
+    data = times.features[mine], times.error[mine], times.weight[mine]
+    return (Network.on(*data, plan, times.key) if on else Network.new(*data)).rounded()
 
 
 def missed(times, errors):
@@ -163,7 +206,7 @@ def write(plan, network, times):
         "",
         "namespace hyla::gdn {",
         "",
-        f"// Of {len(np.unique(times.shape[times.plan == plan]))} shapes.",
+        f"// Of {network.shapes}{len(np.unique(times.shape[times.plan == plan]))} shapes.",
         f"inline constexpr PlanNetwork k{plan.capitalize()}Network = {{",
         f"{times.key}u,",
         f"{real(network.scale)},",
@@ -181,18 +224,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="+")
+    parser.add_argument("--on", metavar="PLAN,...", help="only these, and from their weights on")
     parser.add_argument("--no-write", action="store_true", help="only judge")
     parser.add_argument("--no-judge", action="store_true", help="only write")
     options = parser.parse_args()
     times = Times(options.sweeps)
     plans = list(dict.fromkeys(PLANS.values()))
+    learning = options.on.split(",") if options.on else plans
     print("by the model: %d of %d shapes missed, the worst %.3f" %
           missed(times, np.zeros(len(times.us))))
     with multiprocessing.Pool() as pool:
         if not options.no_judge:
-            jobs = [(times, plan, fold) for plan in plans for fold in range(FOLDS)]
+            jobs = [(times, plan, fold, options.on) for plan in learning for fold in range(FOLDS)]
             errors = np.zeros(len(times.us))
-            for (_, plan, fold), network in zip(jobs, pool.imap(fit, jobs)):
+            for plan in plans if options.on else []:
+                mine = times.plan == plan
+                errors[mine] = Network.read(plan, times.key).errors(times.features[mine])
+            if options.on:
+                print("with the weights as they are: %d of %d, the worst %.3f" %
+                      missed(times, errors))
+            for (_, plan, fold, _), network in zip(jobs, pool.imap(fit, jobs)):
                 unseen = (times.plan == plan) & (times.shape % FOLDS == fold)
                 errors[unseen] = network.errors(times.features[unseen])
             print("with what was learnt, unseen: %d of %d, the worst %.3f" % missed(times, errors))
@@ -201,7 +252,8 @@ def main():
                 print("  %-9s error %.4f, of the model %.4f" %
                       (plan, (times.error - errors)[near].std(), times.error[near].std()))
         if not options.no_write:
-            for plan, network in zip(plans, pool.imap(fit, [(times, p, None) for p in plans])):
+            jobs = [(times, plan, None, options.on) for plan in learning]
+            for (_, plan, _, _), network in zip(jobs, pool.imap(fit, jobs)):
                 write(plan, network, times)
 
 
