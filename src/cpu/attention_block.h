@@ -237,13 +237,12 @@ class Block {
   }
   void score(std::int64_t keys) const {
     if constexpr (Op::kTiles) return score_by_tiles(keys);
-    constexpr int kMost = kLanes == 16 ? 4 : 2;
     std::int64_t column = 0;
-    for (; column + kMost * kLanes <= width_; column += kMost * kLanes) {
-      score_columns<4, kMost>(keys, column);
+    for (; column + kTileVectors * kLanes <= width_; column += kTileVectors * kLanes) {
+      score_columns<4, kTileVectors>(keys, column);
     }
-    if (kMost == 4 && column + 2 * kLanes <= width_) {
-      score_columns<8, 2>(keys, column);
+    if (kTileVectors > 2 && column + 2 * kLanes <= width_) {
+      score_columns<kLanes == 16 ? 8 : 4, 2>(keys, column);
       column += 2 * kLanes;
     }
     if (column < width_) score_columns<8, 1>(keys, column);

@@ -13,7 +13,7 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
-constexpr int kValueVectors = kLanes == 16 ? 2 : 1;
+constexpr int kValueVectors = kLanes >= 8 ? 2 : 1;
 constexpr std::int64_t kVectorBytes = kLanes * 4;
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
@@ -36,7 +36,10 @@ struct RowsAsFloats {
   static constexpr bool kSplit = false;              // even numbers of two vectors, then odd ones
 
   static HYLA_INLINE void keys(const char* row, F (&to)[kParts]) { load_vectors(row, to); }
-  static HYLA_INLINE void values(const char* row, F (&to)[kValueVectors]) { load_vectors(row, to); }
+  template <int kCount>
+  static HYLA_INLINE void values(const char* row, F (&to)[kCount]) {
+    load_vectors(row, to);
+  }
 
  private:
   template <int kCount>
@@ -47,7 +50,7 @@ struct RowsAsFloats {
 };
 using FloatRows = RowsAsFloats<float>;
 using HalfRows = RowsAsFloats<float16>;
-#if HYLA_TARGET_HAS_AVX512
+#if HYLA_TARGET_HAS_WORDS
 // bfloat16 split into even and odd numbers: an instruction for each vector of floats.
 struct SplitRows {
   static constexpr std::int64_t kBytes = 2;
@@ -55,7 +58,7 @@ struct SplitRows {
   static constexpr bool kSplit = true;
 
   static HYLA_INLINE void keys(const char* row, F (&to)[kParts]) {
-    split_words(_mm512_loadu_si512(row), to[0], to[1]);
+    split_words(load_words(row), to[0], to[1]);
   }
   static HYLA_INLINE void values(const char* row, F (&to)[kValueVectors]) { keys(row, to); }
 };

@@ -23,9 +23,10 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 template <class Op, int kColumns>
 struct StreamTiles {
   using Vector = typename Op::Vector;
-  static constexpr int kKeys = kLanes / kColumns;             // whose logits share a vector
-  static constexpr int kGroup = kColumns < 8 ? kColumns : 8;  // columns of a tile of outputs
-  static constexpr int kBlock = kValueVectors * kLanes;       // values of it
+  static constexpr int kKeys = kLanes / kColumns;         // whose logits share a vector
+  static constexpr int kMostGroup = kLanes == 8 ? 4 : 8;  // columns that there are registers for
+  static constexpr int kGroup = std::min(kColumns, kMostGroup);  // those of a tile of outputs
+  static constexpr int kBlock = kValueVectors * kLanes;          // values of it
   // At a time: as many as have room in the L1 cache beside outputs under way, converted lines or
   // not.
   static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
@@ -168,11 +169,17 @@ struct StreamTiles {
   static HYLA_INLINE void add_values(RowsAt rows, RowsAt next, RowsAt keys, const float* weights,
                                      float* out, std::int64_t stride) {
     constexpr std::int64_t kBytes = kBlock * Rows::kBytes;
-    for (std::int64_t d = 0; d < stride; d += kBlock) {
+    // Bytes cost more to convert than weights to load: each of their vectors meets all columns.
+    constexpr bool kOneByOne = kLanes == 8 && kGroup < kColumns && Rows::kBytes == 1;
+    constexpr int kTile = kOneByOne ? kColumns : kGroup, kVectors = kOneByOne ? 1 : kValueVectors;
+    for (std::int64_t d = 0; d < stride; d += kBlock, out += kColumns * kBlock) {
       const bool asks = kBytes % kLine == 0 || d * Rows::kBytes % kLine == 0;
-      for (int m = 0; m < kColumns; m += kGroup) {
-        add_block<Rows>(rows, next, keys, asks && m == 0, weights + m, out);
-        out += kGroup * kBlock;
+      for (int n = 0; n < kValueVectors; n += kVectors) {
+        const RowsAt from{rows.rows, rows.offset + n * kLanes * Rows::kBytes};
+        for (int m = 0; m < kColumns; m += kTile) {
+          add_block<Rows, kTile, kVectors>(from, next, keys, asks && n == 0 && m == 0, weights + m,
+                                           out + m * kBlock + n * kLanes);
+        }
       }
       rows.offset += kBytes;
       next.offset += kBytes;
@@ -180,22 +187,22 @@ struct StreamTiles {
     }
   }
 
-  // kGroup columns by kBlock values.
-  template <class Rows>
+  // kTile columns by kVectors vectors of a block of values.
+  template <class Rows, int kTile, int kVectors>
   static HYLA_INLINE void add_block(const RowsAt& rows, const RowsAt& next, const RowsAt& keys,
                                     bool asks, const float* weights, float* out) {
     constexpr int kSteps = 2 * kApart / Op::kSummed;
-    F sums[kGroup][kValueVectors];
+    F sums[kTile][kVectors];
 #pragma GCC unroll 8
-    for (int m = 0; m < kGroup; ++m) {
+    for (int m = 0; m < kTile; ++m) {
 #pragma GCC unroll 2
-      for (int n = 0; n < kValueVectors; ++n) sums[m][n] = load(out + m * kBlock + n * kLanes);
+      for (int n = 0; n < kVectors; ++n) sums[m][n] = load(out + m * kBlock + n * kLanes);
     }
     for (std::int64_t key = 0; key < kStreamKeys; key += 2 * kApart) {
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
         const std::int64_t step = key / Op::kSummed + i;
-        Vector values[kValueVectors];
+        Vector values[kVectors];
         if (asks) {
           ask_for<Rows>(next, key + i);
           if constexpr (kAsksTwice) ask_for<Rows>(keys, key + i);
@@ -206,19 +213,19 @@ struct StreamTiles {
           Rows::values(rows[key + i], values);
         }
 #pragma GCC unroll 8
-        for (int m = 0; m < kGroup; ++m) {
+        for (int m = 0; m < kTile; ++m) {
           const Vector x = Op::load_a(weights + weight_at(step, m));
 #pragma GCC unroll 2
-          for (int n = 0; n < kValueVectors; ++n) {
+          for (int n = 0; n < kVectors; ++n) {
             sums[m][n] = Op::add_product(sums[m][n], x, values[n]);
           }
         }
       }
     }
 #pragma GCC unroll 8
-    for (int m = 0; m < kGroup; ++m) {
+    for (int m = 0; m < kTile; ++m) {
 #pragma GCC unroll 2
-      for (int n = 0; n < kValueVectors; ++n) store(sums[m][n], out + m * kBlock + n * kLanes);
+      for (int n = 0; n < kVectors; ++n) store(sums[m][n], out + m * kBlock + n * kLanes);
     }
   }
 

@@ -236,8 +236,8 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
   }
   return c;
 }
-#elif HYLA_TARGET_HAS_AVX512
-// Channels of bfloat16 as even and odd ones, two vectors of floats of 64 bytes.
+#elif HYLA_TARGET_HAS_WORDS
+// Channels of bfloat16 as even and odd ones, two vectors of floats.
 constexpr std::int64_t kBoth = 2 * kLanes;
 
 inline void split_weights(ConvBlock& b, int width) {
@@ -262,14 +262,15 @@ std::int64_t slide_split(const ConvBlock& b, const bfloat16* x, std::int64_t x_s
   constexpr int kTokens = 4, kLines = kTokens + kWidth - 1;
   std::int64_t c = 0;
   for (; c + kBoth <= b.count; c += kBoth) {
-    F window[2][kLines], y[2][kTokens];  // [even, odd]
-#pragma GCC unroll 8
-    for (int t = 0; t < kLines; ++t) {
-      const bfloat16* line = x + (t + 1 - kWidth) * x_stride + c;
-      split_words(_mm512_loadu_si512(line), window[0][t], window[1][t]);
-    }
+    F y[2][kTokens];  // [even, odd]
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
+      F window[kLines];
+#pragma GCC unroll 8
+      for (int t = 0; t < kLines; ++t) {
+        const Words line = load_words(x + (t + 1 - kWidth) * x_stride + c);
+        window[t] = half == 0 ? even_words(line) : odd_words(line);
+      }
       const float* weight = b.ordered_weight[0] + c + half * kLanes;
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) y[half][t] = load(b.ordered_bias + c + half * kLanes);
@@ -277,7 +278,7 @@ std::int64_t slide_split(const ConvBlock& b, const bfloat16* x, std::int64_t x_s
       for (int j = 0; j < kWidth; ++j) {
         const F tap = load(weight + j * kConvChannels);
 #pragma GCC unroll 4
-        for (int t = 0; t < kTokens; ++t) y[half][t] = fma(tap, window[half][t + j], y[half][t]);
+        for (int t = 0; t < kTokens; ++t) y[half][t] = fma(tap, window[t + j], y[half][t]);
       }
       if (b.silu) activate<bfloat16>(y[half]);
     }
@@ -286,8 +287,7 @@ std::int64_t slide_split(const ConvBlock& b, const bfloat16* x, std::int64_t x_s
       // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
       __builtin_prefetch(x + (t + kTokens) * x_stride + c, 0, 2);
       __builtin_prefetch(out + (t + kTokens) * out_stride + c, 1, 2);
-      _mm512_storeu_si512(static_cast<void*>(out + t * out_stride + c),
-                          join_words_to_even(y[0][t], y[1][t]));
+      store_words(join_words_to_even(y[0][t], y[1][t]), out + t * out_stride + c);
     }
   }
   return c;

@@ -71,7 +71,7 @@ void convolve(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
         done = slide_pairs(b, x, x_stride, out, out_stride);
       }
     }
-#elif HYLA_TARGET_HAS_AVX512
+#elif HYLA_TARGET_HAS_WORDS
     if constexpr (std::is_same_v<T, bfloat16>) {
       if (t > 0 && tokens == kTokensTogether) {
         split_weights(b, kWidth);

@@ -229,7 +229,7 @@ struct RowsOfK {
   static bool rows_in_place(const Token& t, std::int64_t K, std::int64_t count, const S* from,
                             S* to, std::int64_t stride, const S* next, const RowsPlan& plan,
                             const float* v, float* o) {
-    if (kLanes != 16 || K != 8 * kLanes || count % 4 != 0) return false;
+    if (K != 128 || count % 4 != 0) return false;
 #if HYLA_TARGET_HAS_PAIRS
     if constexpr (std::is_same_v<S, bfloat16>) {
       if (plan.pairs && t.k_pairs != nullptr) {
@@ -239,7 +239,7 @@ struct RowsOfK {
       }
     }
 #endif
-    if constexpr (TwoAtOnce<8>::takes<S>()) {
+    if constexpr (TwoAtOnce<128 / kLanes>::template takes<S>()) {
       run_two_at_once(t, count, from, to, stride, next, plan, v, o);
       return true;
     }
@@ -250,7 +250,7 @@ struct RowsOfK {
   static void run_two_at_once(const Token& t, std::int64_t count, const S* from, S* to,
                               std::int64_t stride, const S* next, const RowsPlan& plan,
                               const float* v, float* o) {
-    using Two = TwoAtOnce<8>;
+    using Two = TwoAtOnce<128 / kLanes>;
     if (!plan.near) return Two::run<Fetch::kSecond>(t, count, from, to, stride, next, v, o);
     if (!plan.far) return Two::run<Fetch::kFirst>(t, count, from, to, stride, next, v, o);
     Two::run<Fetch::kBoth>(t, count, from, to, stride, next, v, o);

@@ -42,7 +42,7 @@ struct LineOf {
   static HYLA_INLINE void clean_four(float*) {}
 };
 
-#if HYLA_TARGET_HAS_AVX512
+#if HYLA_TARGET_HAS_WORDS
 // Even and odd elements, without instructions for bfloat16, which are slow on some processors. NaN
 // comes out where it goes in clean: its bits must not overflow when a sum rounds them.
 template <>
@@ -55,16 +55,16 @@ struct LineOf<bfloat16> {
     return reinterpret_cast<std::uintptr_t>(row) % 4096 < 3072;
   }
   static HYLA_INLINE void load_two(const bfloat16* from, F& even, F& odd) {
-    split_words(_mm512_loadu_si512(from), even, odd);
+    split_words(load_words(from), even, odd);
   }
   static HYLA_INLINE void store_two(F even, F odd, bfloat16* to) {
-    _mm512_storeu_si512(static_cast<void*>(to), join_words(even, odd));
+    store_words(join_words(even, odd), to);
   }
   static HYLA_INLINE void load_some_two(const bfloat16* from, std::int64_t n, F& even, F& odd) {
-    split_words(_mm512_maskz_loadu_epi16(first_words(n), from), even, odd);
+    split_words(load_some_words(from, n), even, odd);
   }
   static HYLA_INLINE void store_some_two(F even, F odd, bfloat16* to, std::int64_t n) {
-    _mm512_mask_storeu_epi16(static_cast<void*>(to), first_words(n), join_words(even, odd));
+    store_some_words(join_words(even, odd), to, n);
   }
   static HYLA_INLINE void arrange(F& a, F& b) { split_lanes(a, b); }
   static HYLA_INLINE void restore(F& a, F& b) { zip_lanes(a, b); }
@@ -76,11 +76,6 @@ struct LineOf<bfloat16> {
     const float sum = (x[0] + x[1]) + (x[2] + x[3]);  // NaN where one of them is
     if (sum == sum) return;
     for (int j = 0; j < 4; ++j) x[j] = clean(x[j]);
-  }
-
- private:
-  static HYLA_INLINE __mmask32 first_words(std::int64_t n) {
-    return n >= 2 * kLanes ? ~__mmask32{0} : (__mmask32{1} << n) - 1;
   }
 };
 #endif

@@ -16,6 +16,11 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 struct TogetherOfK {
   static constexpr std::int64_t kGroup = 16;
   static constexpr bool kTiles = false;
+  // Keys that meet four rows at a time, and rows of which two vectors are updated: 16 registers have
+  // no room for more.
+  static constexpr int kKeys = kLanes == 16 ? 4 : 2;
+  static constexpr int kPasses = 8 / kKeys;  // over the rows, for four tokens
+  static constexpr int kUpdated = kLanes == 16 ? 4 : 2;
 
   // 16-bit states are converted once, those of float32 stay in the first cache meanwhile.
   template <class S>
@@ -63,15 +68,15 @@ struct TogetherOfK {
     }
   }
 
-  // Products of four keys with all rows. Meanwhile half of the next group is fetched.
+  // Products of kKeys keys with all rows. Meanwhile a part of the next group is fetched.
   template <bool kTail, class S>
   static HYLA_INLINE void products(const KeyRows& keys, std::int64_t first, std::int64_t K,
                                    std::int64_t count, const float* from, std::int64_t stride,
                                    const S* ahead, float* to) {
     for (std::int64_t r = 0; r < count; r += 4) {
-      F sums[4][4];  // [key][row]
+      F sums[kKeys][4];  // [key][row]
 #pragma GCC unroll 4
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < kKeys; ++n) {
 #pragma GCC unroll 4
         for (int m = 0; m < 4; ++m) sums[n][m] = zero();
       }
@@ -80,16 +85,16 @@ struct TogetherOfK {
         F s[4];
 #pragma GCC unroll 4
         for (int m = 0; m < 4; ++m) s[m] = load_some(from + (r + m) * stride + i, lanes);
-        prefetch<2 * kLanes>(ahead + r / 2 * K + 2 * i);
+        prefetch<4 * kLanes / kPasses>(ahead + r / kPasses * K + 4 / kPasses * i);
 #pragma GCC unroll 4
-        for (int n = 0; n < 4; ++n) {
+        for (int n = 0; n < kKeys; ++n) {
           const F key = load(keys[first + n] + i);
 #pragma GCC unroll 4
           for (int m = 0; m < 4; ++m) sums[n][m] = fma(key, s[m], sums[n][m]);
         }
       }
 #pragma GCC unroll 4
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < kKeys; ++n) {
         sum4(sums[n][0], sums[n][1], sums[n][2], sums[n][3], to + (first + n) * kGroup + r);
       }
     }
@@ -98,10 +103,11 @@ struct TogetherOfK {
   static HYLA_INLINE void all_products(const Together& t, std::int64_t K, std::int64_t count,
                                        const float* from, std::int64_t stride, const S* next,
                                        float* ks, float* qs) {
-    const S* later = next + count / 2 * K;
-    for (std::int64_t token = 0; token < t.tokens; token += 4) {
-      products<kTail>(t.k, token, K, count, from, stride, next, ks);
-      products<kTail>(t.q, token, K, count, from, stride, later, qs);
+    const std::int64_t part = count / kPasses * K;
+    for (std::int64_t token = 0; token < t.tokens; token += kKeys) {
+      const S* ahead = next + token % 4 / kKeys * 2 * part;
+      products<kTail>(t.k, token, K, count, from, stride, ahead, ks);
+      products<kTail>(t.q, token, K, count, from, stride, ahead + part, qs);
     }
   }
 
@@ -127,7 +133,12 @@ struct TogetherOfK {
                                  const S* from, const float* kept, S* to, std::int64_t stride,
                                  const float* weights) {
     if constexpr (!keeps<S>()) {
-      update_rows<kTokens>(t, K, count, from, stride, to, stride, weights);
+      if (kLanes < 16 && K % (2 * kLanes) == 0) {
+        update_rows_by_two<kTokens>(t, K, count, from, stride, to, stride, weights,
+                                    static_cast<Ahead<S>*>(nullptr));
+      } else {
+        update_rows<kTokens>(t, K, count, from, stride, to, stride, weights);
+      }
     } else if (K % (2 * kLanes) == 0) {
       update_rows_by_two<kTokens>(t, K, count, kept, K, to, stride, weights,
                                   static_cast<Ahead<S>*>(nullptr));
@@ -136,13 +147,13 @@ struct TogetherOfK {
     }
   }
 
-  // Of four rows.
-  template <int kTokens>
-  static HYLA_INLINE void spread_weights(const float* weights, F (&w)[kTokens][4]) {
+  // Of some rows.
+  template <int kTokens, int kRows>
+  static HYLA_INLINE void spread_weights(const float* weights, F (&w)[kTokens][kRows]) {
 #pragma GCC unroll 8
     for (int token = 0; token < kTokens; ++token) {
 #pragma GCC unroll 4
-      for (int m = 0; m < 4; ++m) w[token][m] = set(weights[token * kGroup + m]);
+      for (int m = 0; m < kRows; ++m) w[token][m] = set(weights[token * kGroup + m]);
     }
   }
 
@@ -179,13 +190,13 @@ struct TogetherOfK {
                                              std::int64_t stride, const float* weights,
                                              const Ahead<S>* ahead) {
     const F decay = set(LineOf<S>::clean(t.decay));
-    for (std::int64_t r = 0; r < count; r += 4) {
-      F w[kTokens][4];
+    for (std::int64_t r = 0; r < count; r += kUpdated) {
+      F w[kTokens][kUpdated];
       spread_weights(weights + r, w);
       for (std::int64_t i = 0; i < K; i += 2 * kLanes) {
-        F a[4], b[4];
+        F a[kUpdated], b[kUpdated];
 #pragma GCC unroll 4
-        for (int m = 0; m < 4; ++m) {
+        for (int m = 0; m < kUpdated; ++m) {
           LineOf<From>::load_two(from + (r + m) * from_stride + i, a[m], b[m]);
           if (ahead != nullptr) ahead->ask((r + m) * stride + i);
           a[m] = mul(decay, a[m]);
@@ -196,13 +207,14 @@ struct TogetherOfK {
           F first, second;
           LineOf<float>::load_two(t.k[token] + i, first, second);
 #pragma GCC unroll 4
-          for (int m = 0; m < 4; ++m) {
+          for (int m = 0; m < kUpdated; ++m) {
             a[m] = fma(first, w[token][m], a[m]);
             b[m] = fma(second, w[token][m], b[m]);
           }
         }
 #pragma GCC unroll 4
-        for (int m = 0; m < 4; ++m) LineOf<S>::store_two(a[m], b[m], to + (r + m) * stride + i);
+        for (int m = 0; m < kUpdated; ++m)
+          LineOf<S>::store_two(a[m], b[m], to + (r + m) * stride + i);
       }
     }
   }

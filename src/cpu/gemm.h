@@ -17,7 +17,8 @@ HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
 constexpr int kTileRows = 4;
-constexpr int kTileVectors = kLanes == 16 ? 4 : 2;
+// With 16 registers two vectors would be 8 sums: no more than two pipes of products have under way.
+constexpr int kTileVectors = kLanes == 16 ? 4 : kLanes == 8 ? 3 : 2;
 
 struct Singles {
   using Vector = F;
@@ -105,8 +106,13 @@ HYLA_INLINE void store_tile(const F (&sums)[kTileRows][kVectors], float* to, std
 template <template <int> class Body, class... Arguments>
 HYLA_INLINE void for_columns(std::int64_t columns, const Arguments&... arguments) {
   std::int64_t n = 0;
-  for (; n + kTileVectors * kLanes <= columns; n += kTileVectors * kLanes) {
+  // Two tiles of two rather than one of three and one of one.
+  const std::int64_t least = kTileVectors == 3 ? 5 * kLanes : kTileVectors * kLanes;
+  for (; columns - n >= least || columns - n == kTileVectors * kLanes; n += kTileVectors * kLanes) {
     Body<kTileVectors>::tile(arguments..., n);
+  }
+  if constexpr (kTileVectors == 3) {
+    for (; columns - n >= 2 * kLanes; n += 2 * kLanes) Body<2>::tile(arguments..., n);
   }
   for (; n < columns; n += kLanes) Body<1>::tile(arguments..., n);
 }

@@ -14,6 +14,9 @@
 //     exp                   within 2 ulp, 0 below the smallest normal number, inf above the largest
 //     tanh                  within 8 roundoffs of itself, however small
 //     exp2                  of numbers up to 0, within 2e-7 of it, 1 of 0
+//     Words                 (HYLA_TARGET_HAS_WORDS) 2 kLanes bfloat16; split_words makes floats of
+//                           those with even and with odd numbers, join_words goes back;
+//                           split_lanes and zip_lanes bring floats into that order and back
 //     P                     (HYLA_TARGET_HAS_PAIRS) kLanes pairs of bfloat16; dot_pairs(acc, a, b)
 //                           adds a.even * b.even + a.odd * b.odd; even, odd and pack_pairs
 //                           convert from and to floats; zip_pairs(a, b, ...) pairs the
@@ -37,9 +40,11 @@
 #undef HYLA_TARGET_END
 #undef HYLA_TARGET_ONCE
 #undef HYLA_TARGET_HAS_AVX512
+#undef HYLA_TARGET_HAS_WORDS
 #undef HYLA_TARGET_HAS_PAIRS
 #undef HYLA_TARGET_USES_HIGHWAY
 #define HYLA_TARGET_HAS_AVX512 0
+#define HYLA_TARGET_HAS_WORDS 0
 #define HYLA_TARGET_HAS_PAIRS 0
 #define HYLA_TARGET_USES_HIGHWAY 0
 
@@ -64,6 +69,10 @@
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #undef HYLA_TARGET_HAS_AVX512
 #define HYLA_TARGET_HAS_AVX512 1
+#endif
+#if HWY_TARGET == HWY_AVX2 || HYLA_TARGET_HAS_AVX512
+#undef HYLA_TARGET_HAS_WORDS
+#define HYLA_TARGET_HAS_WORDS 1
 #endif
 #if HWY_TARGET == HWY_AVX3_DL
 #undef HYLA_TARGET_HAS_PAIRS
@@ -94,6 +103,10 @@
 #if HYLA_COMPILED_TARGET >= 2
 #undef HYLA_TARGET_HAS_AVX512
 #define HYLA_TARGET_HAS_AVX512 1
+#endif
+#if HYLA_COMPILED_TARGET >= 1
+#undef HYLA_TARGET_HAS_WORDS
+#define HYLA_TARGET_HAS_WORDS 1
 #endif
 #if HYLA_COMPILED_TARGET == 1
 #define HYLA_TARGET_NAMESPACE avx2
@@ -147,8 +160,8 @@ HYLA_TARGET_END
 #else
 #include "cpu/simd_compiler.h"
 #endif
-#if HYLA_TARGET_HAS_AVX512
-#include "cpu/simd_avx512.h"
+#if HYLA_TARGET_HAS_WORDS
+#include "cpu/simd_words.h"
 #endif
 #if HYLA_TARGET_HAS_PAIRS
 #include "cpu/simd_pairs.h"

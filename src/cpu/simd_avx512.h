@@ -37,15 +37,31 @@ HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
   return from_raw(_mm512_insertf32x8(_mm512_castps256_ps512(lower), upper, 1));
 }
 
+using Words = __m512i;
+HYLA_INLINE Words load_words(const void* from) { return _mm512_loadu_si512(from); }
+HYLA_INLINE void store_words(Words x, void* to) { _mm512_storeu_si512(to, x); }
+// The first n; a load's other words are zero.
+HYLA_INLINE __mmask32 first_words(std::int64_t n) {
+  return n >= 2 * kLanes ? ~__mmask32{0} : (__mmask32{1} << n) - 1;
+}
+HYLA_INLINE Words load_some_words(const bfloat16* from, std::int64_t n) {
+  return _mm512_maskz_loadu_epi16(first_words(n), from);
+}
+HYLA_INLINE void store_some_words(Words x, bfloat16* to, std::int64_t n) {
+  _mm512_mask_storeu_epi16(static_cast<void*>(to), first_words(n), x);
+}
+
 // A vector of bfloat16 as floats, those with even numbers and those with odd ones; and back, rounded
 // to nearest, a tie away from zero: instructions for bfloat16, which know better, take 2.2 cycles on
 // some processors. NaN must be clean: other bits of one may overflow.
-HYLA_INLINE void split_words(__m512i words, F& even, F& odd) {
+HYLA_INLINE F even_words(Words x) {
   // Whole masks, as compilers take the plain forms for reads of what nobody has written.
-  even = from_raw(_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, words, 16)));
-  odd = from_raw(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536))));
+  return from_raw(_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, x, 16)));
 }
-HYLA_INLINE __m512i join_words(F even, F odd) {
+HYLA_INLINE F odd_words(Words x) {
+  return from_raw(_mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536))));
+}
+HYLA_INLINE Words join_words(F even, F odd) {
   const __m512i half = _mm512_set1_epi32(0x8000);
   const __m512i lower = _mm512_add_epi32(_mm512_castps_si512(__m512(raw(even))), half);
   const __m512i upper = _mm512_add_epi32(_mm512_castps_si512(__m512(raw(odd))), half);
@@ -54,25 +70,15 @@ HYLA_INLINE __m512i join_words(F even, F odd) {
       _mm512_broadcast_i32x4(_mm_setr_epi32(0x03020302, 0x07060706, 0x0b0a0b0a, 0x0f0e0f0e));
   return _mm512_mask_shuffle_epi8(upper, 0x3333333333333333u, lower, order);
 }
-// Words of which some are NaN, as store() rounds them: rare, so not inlined.
-inline __attribute__((noinline)) __m512i join_nans(F even, F odd) {
-  alignas(64) bfloat16 words[2][kLanes], joined[2 * kLanes];
-  store(even, words[0]);
-  store(odd, words[1]);
-  for (int i = 0; i < 2 * kLanes; ++i) joined[i] = words[i % 2][i / 2];
-  return _mm512_load_si512(joined);
+HYLA_INLINE bool any_nan(F x, F y) {
+  return _mm512_cmp_ps_mask(__m512(raw(x)), __m512(raw(y)), _CMP_UNORD_Q) != 0;
 }
-// join_words() rounded as store() does it, a tie to even, NaN to one: 8 instructions more.
-HYLA_INLINE __m512i join_words_to_even(F even, F odd) {
-  const __m512 x = raw(even), y = raw(odd);
-  if (_mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q) != 0) return join_nans(even, odd);
+// What join_words() rounds to even.
+HYLA_INLINE F with_tie(F x) {
+  const __m512i bits = _mm512_castps_si512(__m512(raw(x)));
   const __m512i one = _mm512_set1_epi32(1), below = _mm512_set1_epi32(0x7fff - 0x8000);
-  const auto with_tie = [&](__m512 z) {  // join_words adds the other 0x8000
-    const __m512i bits = _mm512_castps_si512(z);
-    const __m512i last = _mm512_and_si512(_mm512_maskz_srli_epi32(0xffff, bits, 16), one);
-    return from_raw(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_add_epi32(bits, below), last)));
-  };
-  return join_words(with_tie(x), with_tie(y));
+  const __m512i last = _mm512_and_si512(_mm512_maskz_srli_epi32(0xffff, bits, 16), one);
+  return from_raw(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_add_epi32(bits, below), last)));
 }
 // Of the 32 floats of a and b: the even ones, and the odd ones. And back.
 HYLA_INLINE void split_lanes(F& a, F& b) {
