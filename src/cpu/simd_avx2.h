@@ -48,14 +48,16 @@ HYLA_INLINE F with_tie(F x) {
   const Words last = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   return from_raw(_mm256_castsi256_ps(_mm256_add_epi32(_mm256_add_epi32(bits, below), last)));
 }
+
+// Quarters 0, 2, 1 and 3: of two vectors whose halves alternate, one after the other.
+HYLA_INLINE F swap_middle(__m256 x) {
+  return from_raw(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8)));
+}
 // Of the 16 floats of a and b: the even ones, and the odd ones. And back.
 HYLA_INLINE void split_lanes(F& a, F& b) {
   const __m256 x = raw(a), y = raw(b);
-  const auto in_order = [](__m256 z) {  // halves of x and y alternate
-    return from_raw(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(z), 0xd8)));
-  };
-  a = in_order(_mm256_shuffle_ps(x, y, 0x88));
-  b = in_order(_mm256_shuffle_ps(x, y, 0xdd));
+  a = swap_middle(_mm256_shuffle_ps(x, y, 0x88));
+  b = swap_middle(_mm256_shuffle_ps(x, y, 0xdd));
 }
 HYLA_INLINE void zip_lanes(F& a, F& b) {
   const __m256 x = raw(a), y = raw(b);
