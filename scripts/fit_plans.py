@@ -231,6 +231,8 @@ def main():
     times = Times(options.sweeps)
     plans = list(dict.fromkeys(PLANS.values()))
     learning = options.on.split(",") if options.on else plans
+    if not set(learning) <= set(plans):
+        parser.error(f"--on: expected some of {','.join(plans)}, got '{options.on}'")
     print("by the model: %d of %d shapes missed, the worst %.3f" %
           missed(times, np.zeros(len(times.us))))
     with multiprocessing.Pool() as pool:
