@@ -95,8 +95,10 @@ __device__ __forceinline__ void walk_part(SerialShared<Io, Blocks>& s, const Fus
   chain.finish();
 }
 
-// grid (heads of sequences, blocks of value rows / Blocks, parts)
-template <class Io, int Blocks>
+// grid (heads of sequences, blocks of value rows / Blocks, parts). Ordered walks have an instance of
+// their own: with the look at the lengths in front of it, ptxas places the loop's products worse.
+// That one asks `ordered` all the same, because ptxas spills registers where it need not.
+template <class Io, int Blocks, bool MayOrder>
 __global__ void __launch_bounds__(serial_threads(Blocks), 1)
     serial(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(serial_threads(Blocks), 1)
   // Of all rows: the grid before only makes records, and only the thread that loads these needs it.
   // With transfers it makes states: records are there, because that grid let this one start when it
   // had waited itself.
-  const WalkPlace place = walk_place(a, s.out);
+  const WalkPlace place = MayOrder && a.ordered ? ordered_place(a, s.out) : unordered_place();
   const bool found = find_serial_task(RecordRows{a, a.long_rows > 0 ? a.longs : nullptr},
                                       place.pair, place.block * Blocks, found_task);
   if (!found) {

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   auto& s = *reinterpret_cast<PairShared<Io>*>(memory);
   if (threadIdx.x == 0) init_barriers(s);
   __syncthreads();
-  const WalkPlace place = walk_place(a, s.out);
+  const WalkPlace place = a.ordered ? ordered_place(a, s.out) : unordered_place();
   arch::wait_for_previous_grid();
   SerialTask found;
   if (!find_serial_task(RecordRows{a, nullptr}, place.pair, 2 * place.block, found)) return;

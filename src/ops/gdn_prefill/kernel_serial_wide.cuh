@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     s.part = take_part(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
   }
   __syncthreads();
-  const WalkPlace place = walk_place(a, s.update);
+  const WalkPlace place = a.ordered ? ordered_place(a, s.update) : unordered_place();
   arch::wait_for_previous_grid();
   const int part = s.part;
   SerialTask task;

@@ -31,7 +31,11 @@ void launch_split(const FusedArguments& a, const SplitShape& split, const Contex
   shape.block = dim3(serial_threads(split.blocks_a_cta));
   shape.shared_bytes = both ? sizeof(SerialShared<Io, 2>) : sizeof(SerialShared<Io, 1>);
   shape.grid = dim3(tasks, split.blocks / split.blocks_a_cta, parts);
-  device::launch(both ? serial<Io, 2> : serial<Io, 1>, shape, a, after);
+  if (a.ordered) {
+    device::launch(both ? serial<Io, 2, true> : serial<Io, 1, true>, shape, a, after);
+  } else {
+    device::launch(both ? serial<Io, 2, false> : serial<Io, 1, false>, shape, a, after);
+  }
 }
 
 }  // namespace hyla::gdn

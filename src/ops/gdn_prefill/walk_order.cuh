@@ -16,9 +16,8 @@ struct WalkPlace {
 };
 
 // By all threads of the CTA. `scratch` is room for kOrderedRows + 1 numbers, and free again.
-__device__ __forceinline__ WalkPlace walk_place(const FusedArguments& a, void* scratch) {
+__device__ __forceinline__ WalkPlace ordered_place(const FusedArguments& a, void* scratch) {
   const int x = static_cast<int>(blockIdx.x), y = static_cast<int>(blockIdx.y);
-  if (!a.ordered) return {x, y};
   auto* const lengths = static_cast<int*>(scratch);
   int& found = lengths[kOrderedRows];
   const int rows = static_cast<int>(a.p.sequences.rows), heads = static_cast<int>(a.p.heads);
@@ -47,6 +46,10 @@ __device__ __forceinline__ WalkPlace walk_place(const FusedArguments& a, void* s
   const WalkPlace place{found * heads + at - wanted * heads, index - at * groups};
   __syncthreads();
   return place;
+}
+
+__device__ __forceinline__ WalkPlace unordered_place() {
+  return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y)};
 }
 
 }  // namespace hyla::gdn
