@@ -169,7 +169,7 @@ stamp() { # what came of the Python half
     machine.max_memory_clock_mhz="$max_memory_clock" machine.sm_clock_mhz_after="$clock" \
     machine.celsius_before="$celsius" machine.celsius_after="$celsius_after" \
     checks.tests="$total tests and ${#examples[@]} examples passed" checks.hyla_check="$summary" \
-    checks.sanitizers="${sanitized:-not run}" checks.python="$1"
+    checks.sanitizers="${sanitized:-not run}" checks.prefill_plans="$plans" checks.python="$1"
 }
 measured=0
 celsius=$(query temperature.gpu)
@@ -179,6 +179,9 @@ elif "$tool" bench --suite gpu,prefill,attention --min-time 0.06 "${peers[@]}" -
   clock=$(query clocks.sm)
   celsius_after=$(query temperature.gpu)
   echo "gpu-check: $clock MHz after the benchmark; $celsius degrees before it, $celsius_after after"
+  # How often the cost model of prefill chooses well, of random shapes whose lengths the host knows.
+  plans=$("$tool" bench --plans --lengths host | grep '^all shapes: ') || failed=1
+  echo "gpu-check: plans of prefill, $plans"
   if stamp "not run"; then measured=1; else failed=1; fi
 else
   echo "gpu-check: the benchmark failed; bench/results is unchanged" >&2
