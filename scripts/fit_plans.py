@@ -8,6 +8,7 @@ choice would be more than 1.05 from the fastest form, on shapes that a network h
 
     scripts/fit_plans.py sweep1.json sweep2.json ...        # needs numpy
     scripts/fit_plans.py --on split,relay sweep.json ...    # these learn on from what they know
+    scripts/fit_plans.py --together sweep.json ...          # all do, by what their choice costs
 """
 
 import argparse
@@ -120,22 +121,11 @@ class Network:
         random = np.random.default_rng(0)
         inputs, wanted = self.normalised(features), (error / self.scale).astype(np.float32)
         weight = (weight / weight.mean()).astype(np.float32)
-        means = [np.zeros_like(v) for v in self.values]
-        squares = [np.zeros_like(v) for v in self.values]
-        steps, step = epochs * -(-len(inputs) // batch), 0
-        for _ in range(epochs):
-            order = random.permutation(len(inputs))
-            for first in range(0, len(inputs), batch):
-                rows, step = order[first:first + batch], step + 1
-                now = rate * min(step / 50, 0.5 * (1 + np.cos(np.pi * step / steps)))
-                for i, slope in self.slopes(inputs[rows], wanted[rows], weight[rows]):
-                    means[i] += 0.1 * (slope - means[i])
-                    squares[i] += 0.001 * (slope * slope - squares[i])
-                    move = means[i] / (1 - 0.9**step)
-                    move = move / (np.sqrt(squares[i] / (1 - 0.999**step)) + 1e-8)
-                    if i % 2 == 0:
-                        move += pull * (self.values[i] - home[i])
-                    self.values[i] -= now * move
+        descent = Descent(self, home, pull)
+        for rows, part in batches(random, len(inputs), epochs, batch):
+            found = self.layers(inputs[rows])
+            slope = (found[-1][:, 0] - wanted[rows]) * weight[rows] / len(rows)
+            descent.step(found, slope, rate * part)
 
     def normalised(self, features):
         return np.clip((features - self.mean) * self.per_deviation, -FAR, FAR).astype(np.float32)
@@ -147,10 +137,9 @@ class Network:
             found.append(sums if i + 2 == len(self.values) else np.maximum(sums, 0))
         return found
 
-    def slopes(self, inputs, wanted, weight):
-        found = self.layers(inputs)
-        slope = ((found[-1][:, 0] - wanted) * weight / len(inputs))[:, None]
-        result = []
+    def slopes(self, found, slope):
+        """Of all values, from that of the results."""
+        slope, result = slope[:, None].astype(np.float32), []
         for layer in range(len(self.values) // 2 - 1, -1, -1):
             result.append((2 * layer, found[layer].T @ slope))
             result.append((2 * layer + 1, slope.sum(0)))
@@ -170,18 +159,98 @@ class Network:
         return self
 
 
+class Descent:
+    """The steps of a network downhill (Adam), its weights pulled to `home`."""
+
+    def __init__(self, network, home, pull):
+        self.network, self.home, self.pull, self.steps = network, home, pull, 0
+        self.means = [np.zeros_like(v) for v in network.values]
+        self.squares = [np.zeros_like(v) for v in network.values]
+
+    def step(self, found, slope, rate):
+        self.steps += 1
+        values = self.network.values
+        for i, slope in self.network.slopes(found, slope):
+            self.means[i] += 0.1 * (slope - self.means[i])
+            self.squares[i] += 0.001 * (slope * slope - self.squares[i])
+            move = self.means[i] / (1 - 0.9**self.steps)
+            move = move / (np.sqrt(self.squares[i] / (1 - 0.999**self.steps)) + 1e-8)
+            if i % 2 == 0:
+                move += self.pull * (values[i] - self.home[i])
+            values[i] -= rate * move
+
+
+def batches(random, count, epochs, batch):
+    """Numbers below `count` in an order of their own every time, and what of the rate is left."""
+    steps, step = epochs * -(-count // batch), 0
+    for _ in range(epochs):
+        order = random.permutation(count)
+        for first in range(0, count, batch):
+            step += 1
+            part = min(step / 50, 0.5 * (1 + np.cos(np.pi * step / steps)))
+            yield order[first:first + batch], part
+
+
+def learn_together(times, mine, epochs=40, batch=64, rate=1e-3, pull=0.3, kept=0.2, cost=2.0,
+                   blur=0.04):
+    """All networks, from their weights on.
+
+    What all forms of a shape are off by alike costs little, so errors count as far as they differ
+    within a shape (and a fifth as they are). Beside that counts what the choice would cost: the
+    mean regret, its square in units of 0.05, if a form were drawn the more often the faster it is
+    expected to be.
+    """
+    plans = sorted(set(PLANS.values()))
+    networks = [Network.read(plan, times.key) for plan in plans]
+    descents = [Descent(n, [v.copy() for v in n.values], pull) for n in networks]
+    which = np.array([plans.index(plan) for plan in times.plan])
+    inputs = np.zeros(times.features.shape, np.float32)
+    for i, network in enumerate(networks):
+        inputs[which == i] = network.normalised(times.features[which == i])
+    # Lines of a shape one after another; what was assumed of it is a shape of its own.
+    shape = 2 * times.shape + ~times.seen
+    lines = np.flatnonzero(mine)
+    lines = lines[np.argsort(shape[lines], kind="stable")]
+    shapes = np.split(lines, np.flatnonzero(np.diff(shape[lines])) + 1)
+    weight = times.weight / times.weight[mine].mean()
+    regret = np.minimum(np.log(times.ratio) / 0.05, 3)**2
+    for drawn, part in batches(np.random.default_rng(0), len(shapes), epochs, batch):
+        rows = np.concatenate([shapes[i] for i in drawn])
+        counts = [len(shapes[i]) for i in drawn]
+        of, first = np.repeat(np.arange(len(drawn)), counts), np.cumsum([0] + counts[:-1])
+        total = lambda values: np.bincount(of, values, len(drawn))[of]
+        found, guess = {}, np.zeros(len(rows))
+        for i in np.unique(which[rows]):
+            own = which[rows] == i
+            found[i] = own, networks[i].layers(inputs[rows[own]])
+            guess[own] = found[i][1][-1][:, 0] * networks[i].scale
+        off, w = guess - times.error[rows], weight[rows]
+        slope = w * (off - total(w * off) / total(w)) + kept * w * off
+        speed = -(np.log(times.model[rows]) + guess) / blur
+        chance = np.exp(speed - np.maximum.reduceat(speed, first)[of])
+        chance = chance / total(chance)
+        slope -= cost * 0.05**2 / blur * chance * (regret[rows] - total(chance * regret[rows]))
+        for i, (own, layers) in found.items():
+            descents[i].step(layers, slope[own] / networks[i].scale / len(rows), rate * part)
+    return {plan: network.rounded() for plan, network in zip(plans, networks)}
+
+
 def layer_sizes(features):
     sizes = (features, *HIDDEN, 1)
     return zip(sizes, sizes[1:])
 
 
 def fit(job):
+    """Networks of `plan`, or of all where they learn together."""
     times, plan, fold, on = job
-    mine = (times.plan == plan) & (times.weight > 0)
+    mine = times.weight > 0
     if fold is not None:
         mine &= times.shape % FOLDS != fold
+    if plan is None:
+        return learn_together(times, mine)
+    mine &= times.plan == plan
     data = times.features[mine], times.error[mine], times.weight[mine]
-    return (Network.on(*data, plan, times.key) if on else Network.new(*data)).rounded()
+    return {plan: (Network.on(*data, plan, times.key) if on else Network.new(*data)).rounded()}
 
 
 def missed(times, errors):
@@ -225,6 +294,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="+")
     parser.add_argument("--on", metavar="PLAN,...", help="only these, and from their weights on")
+    parser.add_argument("--together", action="store_true",
+                        help="all, from their weights on, by the choice that they make")
     parser.add_argument("--no-write", action="store_true", help="only judge")
     parser.add_argument("--no-judge", action="store_true", help="only write")
     options = parser.parse_args()
@@ -233,30 +304,36 @@ def main():
     learning = options.on.split(",") if options.on else plans
     if not set(learning) <= set(plans):
         parser.error(f"--on: expected some of {','.join(plans)}, got '{options.on}'")
+    if options.on and options.together:
+        parser.error("--on and --together: one of them")
+    on = bool(options.on) or options.together
+    if options.together:
+        learning = [None]
     print("by the model: %d of %d shapes missed, the worst %.3f" %
           missed(times, np.zeros(len(times.us))))
     with multiprocessing.Pool() as pool:
         if not options.no_judge:
-            jobs = [(times, plan, fold, options.on) for plan in learning for fold in range(FOLDS)]
+            jobs = [(times, plan, fold, on) for plan in learning for fold in range(FOLDS)]
             errors = np.zeros(len(times.us))
-            for plan in plans if options.on else []:
+            for plan in plans if on else []:
                 mine = times.plan == plan
                 errors[mine] = Network.read(plan, times.key).errors(times.features[mine])
-            if options.on:
+            if on:
                 print("with the weights as they are: %d of %d, the worst %.3f" %
                       missed(times, errors))
-            for (_, plan, fold, _), network in zip(jobs, pool.imap(fit, jobs)):
-                unseen = (times.plan == plan) & (times.shape % FOLDS == fold)
-                errors[unseen] = network.errors(times.features[unseen])
+            for (_, _, fold, _), networks in zip(jobs, pool.imap(fit, jobs)):
+                for plan, network in networks.items():
+                    unseen = (times.plan == plan) & (times.shape % FOLDS == fold)
+                    errors[unseen] = network.errors(times.features[unseen])
             print("with what was learnt, unseen: %d of %d, the worst %.3f" % missed(times, errors))
             for plan in plans:
                 near = (times.plan == plan) & (times.ratio < 1.35) & times.seen
                 print("  %-9s error %.4f, of the model %.4f" %
                       (plan, (times.error - errors)[near].std(), times.error[near].std()))
         if not options.no_write:
-            jobs = [(times, plan, None, options.on) for plan in learning]
-            for (_, plan, _, _), network in zip(jobs, pool.imap(fit, jobs)):
-                write(plan, network, times)
+            for networks in pool.imap(fit, [(times, plan, None, on) for plan in learning]):
+                for plan, network in networks.items():
+                    write(plan, network, times)
 
 
 if __name__ == "__main__":
