@@ -183,7 +183,10 @@ elif "$tool" bench --suite gpu,prefill,attention --min-time 0.06 "${peers[@]}" -
   # those that everybody has, and others that nothing was fitted to.
   plans=''
   for seed in 1 "$(date -u +%Y%m%d)"; do
-    line=$("$tool" bench --plans --lengths host --seed "$seed" | grep '^all shapes: ') || failed=1
+    line=$("$tool" bench --plans --lengths host --seed "$seed" | grep '^all shapes: ') || {
+      line=failed failed=1
+      echo "gpu-check: the plans of seed $seed failed"
+    }
     plans+="${plans:+; }seed $seed, ${line%%: gdn*}"
   done
   echo "gpu-check: plans of prefill: $plans"

@@ -52,9 +52,18 @@ check)
   ;;
 bench)
   while [ "$#" -gt 0 ]; do
-    case "$1" in --json) echo '{"results": []}' >"$2" ;; esac
+    case "$1" in
+    --json) echo '{"results": []}' >"$2" ;;
+    --plans) plans=1 ;;
+    --seed) seed=$2 ;;
+    esac
     shift
   done
+  if [ -n "$plans" ]; then
+    if [ "$seed" = "$BAD_SEED" ]; then echo "no memory"; exit 1; fi
+    echo "1.02  a shape"
+    echo "all shapes: 199 of 200; the worst 1.06: gdn_prefill:lens=64"
+  fi
   ;;
 esac"""
 
@@ -119,6 +128,15 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(result["checks"]["tests"], "3 tests and 2 examples passed")
         self.assertEqual(result["checks"]["python"], "passed")
         self.assertIn("memcheck 2 tests", result["checks"]["sanitizers"])
+        self.assertRegex(result["checks"]["prefill_plans"],
+                         r"^seed 1, all shapes: 199 of 200; the worst 1\.06; "
+                         r"seed \d{8}, all shapes: 199 of 200; the worst 1\.06$")
+
+    def test_a_sweep_of_plans_that_fails_shows(self):
+        status, output = self.run_check(BAD_SEED="1")
+        self.assertEqual(status, 1, output)
+        self.assertIn("the plans of seed 1 failed", output)
+        self.assertIn("gpu-check: FAILED", output)
 
     def test_a_build_of_other_kernels_is_refused_before_the_tests(self):
         status, output = self.run_check(DIGEST="0123")
