@@ -43,42 +43,37 @@ HYLA_BEST_VECTORS void multiply_add(float* data, int rounds) {
   for (int i = 0; i < kLanes; ++i) data[i] = x[i];
 }
 
-Context on(int threads) {
-  Context context;
-  context.threads = threads;
-  return context;
-}
-
 constexpr double kSmallBytes = 256 << 10;  // below this a second thread costs more than it brings
 constexpr double kLargestBytes = 1 << 30;  // larger buffers stream at the same rate
 
-int threads_for(double bytes, int threads) {
-  return bytes < kSmallBytes ? 1 : cpu::thread_count(on(threads));
+int threads_for(double bytes, const Context& on) {
+  return bytes < kSmallBytes ? 1 : cpu::thread_count(on);
 }
 
 // Runs body(member) on so many threads.
 template <class Body>
-std::function<void()> on_threads(int count, Body body) {
-  return [context = on(count), count, body] { cpu::parallel_for(context, count, body); };
+std::function<void()> on_threads(Context on, int count, Body body) {
+  on.threads = count;
+  return [on, count, body] { cpu::parallel_for(on, count, body); };
 }
 
 }  // namespace
 
-Limit streaming(double bytes, int threads) {
+Limit streaming(double bytes, const Context& on) {
   const double moved = std::min(bytes, kLargestBytes);
-  const int count = threads_for(moved, threads);
+  const int count = threads_for(moved, on);
   const auto floats = std::max<std::int64_t>(static_cast<std::int64_t>(moved / 8), 1);
   const auto data = std::make_shared<std::vector<float>>(static_cast<std::size_t>(floats));
   const auto update_part = [=](int member) {
     const auto range = cpu::part_of(floats, count, member);
     update(data->data() + range.begin, static_cast<std::size_t>(range.end - range.begin));
   };
-  return {on_threads(count, update_part), bytes > 0 ? bytes / moved : 1};
+  return {on_threads(on, count, update_part), bytes > 0 ? bytes / moved : 1};
 }
 
-Limit copying(double bytes, int threads) {
+Limit copying(double bytes, const Context& on) {
   const double moved = std::min(bytes, kLargestBytes);
-  const int count = threads_for(moved, threads);
+  const int count = threads_for(moved, on);
   const auto size = std::max<std::int64_t>(static_cast<std::int64_t>(moved / 2), 1);
   using Bytes = std::vector<std::byte>;
   const auto from = std::make_shared<Bytes>(static_cast<std::size_t>(size), std::byte{1});
@@ -88,12 +83,12 @@ Limit copying(double bytes, int threads) {
     std::memcpy(to->data() + range.begin, from->data() + range.begin,
                 static_cast<std::size_t>(range.end - range.begin));
   };
-  return {on_threads(count, copy_part), bytes > 0 ? bytes / moved : 1};
+  return {on_threads(on, count, copy_part), bytes > 0 ? bytes / moved : 1};
 }
 
-Limit reading(double bytes, int threads) {
+Limit reading(double bytes, const Context& on) {
   const double moved = std::min(bytes, kLargestBytes);
-  const int count = threads_for(moved, threads);
+  const int count = threads_for(moved, on);
   const auto words = std::max<std::int64_t>(static_cast<std::int64_t>(moved / 4), 1);
   using Words = std::vector<std::uint32_t>;
   const auto data = std::make_shared<Words>(static_cast<std::size_t>(words), 1u);
@@ -103,19 +98,19 @@ Limit reading(double bytes, int threads) {
     (*totals)[static_cast<std::size_t>(member)] =
         total(data->data() + range.begin, static_cast<std::size_t>(range.end - range.begin));
   };
-  return {on_threads(count, read_part), bytes > 0 ? bytes / moved : 1};
+  return {on_threads(on, count, read_part), bytes > 0 ? bytes / moved : 1};
 }
 
-Limit multiply_adds(double flops, int threads) {
-  const int count = cpu::thread_count(on(threads));
+Limit multiply_adds(double flops, const Context& on) {
+  const int count = cpu::thread_count(on);
   const auto data =
       std::make_shared<std::vector<float>>(static_cast<std::size_t>(count) * kLanes, 1.0f);
   const auto chain = [=](int member) { multiply_add(data->data() + member * kLanes, kRounds); };
-  return {on_threads(count, chain), flops / (2.0 * kLanes * kRounds * count)};
+  return {on_threads(on, count, chain), flops / (2.0 * kLanes * kRounds * count)};
 }
 
-Limit matrix_products(double flops, int threads, DType operands) {
-  const int count = cpu::thread_count(on(threads));
+Limit matrix_products(double flops, const Context& on, DType operands) {
+  const int count = cpu::thread_count(on);
   const cpu::GemmRateKernels& kernels = cpu::gemm_rate_kernels(cpu::best_target());
   const bool pairs = operands == DType::kBFloat16 && kernels.pairs != nullptr;
   auto multiply = pairs ? kernels.pairs : kernels.singles;
@@ -128,7 +123,7 @@ Limit matrix_products(double flops, int threads, DType operands) {
     float* first = data->data() + (kLineFloats - skipped) % kLineFloats;
     multiply(kProducts, first + member * cpu::kGemmRateFloats);
   };
-  return {on_threads(count, part), flops / (cpu::kGemmRateFlops * kProducts * count)};
+  return {on_threads(on, count, part), flops / (cpu::kGemmRateFlops * kProducts * count)};
 }
 
 }  // namespace hyla::testing

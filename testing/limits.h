@@ -1,7 +1,7 @@
 // What this machine can do at best: the yardsticks of the benchmarks.
 #pragma once
 
-#include <hyla/tensor.h>
+#include <hyla/context.h>
 
 #include <functional>
 
@@ -13,20 +13,20 @@ struct Limit {
   double scale = 1;
 };
 
-// Reads `bytes`/2 bytes and writes them back in place, on `threads` threads (0: all).
-Limit streaming(double bytes, int threads);
+// Reads `bytes`/2 bytes and writes them back in place, on the threads of a context.
+Limit streaming(double bytes, const Context& on);
 
-// Copies `bytes`/2 bytes to another place, on `threads` threads (0: all).
-Limit copying(double bytes, int threads);
+// Copies `bytes`/2 bytes to another place, on the threads of a context.
+Limit copying(double bytes, const Context& on);
 
-// Reads `bytes` bytes, in order, on `threads` threads (0: all).
-Limit reading(double bytes, int threads);
+// Reads `bytes` bytes, in order, on the threads of a context.
+Limit reading(double bytes, const Context& on);
 
-// `flops` by float32 multiply-adds, each of which is two, on `threads` threads (0: all).
-Limit multiply_adds(double flops, int threads);
+// `flops` by float32 multiply-adds, each of which is two, on the threads of a context.
+Limit multiply_adds(double flops, const Context& on);
 
 // The same by matrix products out of a near cache, of bfloat16 pairs where `operands` is bfloat16
 // and the CPU multiplies them.
-Limit matrix_products(double flops, int threads, DType operands);
+Limit matrix_products(double flops, const Context& on, DType operands);
 
 }  // namespace hyla::testing

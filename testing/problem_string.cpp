@@ -283,6 +283,7 @@ constexpr Key kKeys[] = {
      [](const S& spec) { return spec.impl; }, check_impl},
     integer<&S::threads, Range{0, kMaxThreads}>("threads", kAny,
                                                 "CPU threads; 0: as many as the machine has"),
+    choice<&S::pool, kSwitch>("pool", kAny, "CPU: a hyla::ThreadPool in place of OpenMP's threads"),
     choice<&S::pdl, kSwitch>("pdl", kAny, "GPU: programmatic dependent launch"),
     choice<&S::invariant, kSwitch>("invariant", kAny, "a row's bits depend on nothing but the row"),
     integer<&S::seed, Range{0, INT64_MAX}>("seed", kAny, "of the random inputs"),

@@ -76,6 +76,7 @@ struct ProblemSpec {
   Device::Kind device = Device::Kind::kCpu;
   std::string impl;  // empty: the best
   std::int64_t threads = 0;
+  bool pool = false;       // a ThreadPool in place of OpenMP's threads
   bool pdl = false;        // programmatic dependent launch
   bool invariant = false;  // a row's bits depend on nothing but the row
   std::int64_t seed = 0;

@@ -49,6 +49,7 @@ def info() -> dict[str, Any]:
         "devices": _core.devices(),
         "operations": {name: _core.implementations(name) for name in _core.operations()},
         "threads": _core.get_num_threads(),
+        "thread_pool": _core.has_thread_pool(),
     }
 
 
@@ -132,13 +133,21 @@ def _cuda_index(device: object) -> int:
     return int(index or 0)
 
 
-def set_num_threads(count: int) -> None:
-    """CPU threads of every later call in this process; 0: as many as the machine has."""
+def set_num_threads(count: int, *, pool: bool = False) -> None:
+    """CPU threads of every later call in this process; 0: as many as the machine has.
+
+    `pool`: threads of hyla's own in place of OpenMP's. A call does not wait for those of them that
+    other work keeps from running, so it is steadier on a busy machine; but threads of two kinds,
+    such as torch's beside these, keep each other from running.
+    """
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"count: expected an int, got {type(count).__name__}")
-    if not 0 <= count <= 2**31 - 1:
-        raise InvalidArgument("count", "a number >= 0", str(count))
-    _core.set_num_threads(count)
+    if not isinstance(pool, bool):
+        raise TypeError(f"pool: expected a bool, got {type(pool).__name__}")
+    most = 4096 if pool else 2**31 - 1
+    if not 0 <= count <= most:
+        raise InvalidArgument("count", f"a number from 0 to {most}", str(count))
+    _core.set_num_threads(count, pool)
 
 
 def get_num_threads() -> int:

@@ -2,7 +2,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <atomic>
 #include <cstdlib>
 
 #include "threads.h"
@@ -11,11 +10,6 @@ namespace nb = nanobind;
 
 namespace hyla::python {
 
-std::atomic<int>& thread_count() {
-  static std::atomic<int> count{0};
-  return count;
-}
-
 PyObject* explain_token() {
   static PyObject* token = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
   return token;
@@ -23,7 +17,7 @@ PyObject* explain_token() {
 
 Call::Call(const char* operation, std::span<const char* const> names, PyObject* const* arguments)
     : operation_(operation), names_(names), arguments_(arguments) {
-  context_.threads = thread_count().load(std::memory_order_relaxed);
+  pool_ = put_threads(context_);
   rename("context.stream", "stream");
   rename("context.device", "device");
   rename("context.threads", "threads");

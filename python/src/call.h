@@ -5,11 +5,13 @@
 #include <Python.h>
 #include <hyla/context.h>
 #include <hyla/error.h>
+#include <hyla/thread_pool.h>
 #include <hyla/workspace.h>
 
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -89,6 +91,7 @@ class Call {
   std::span<const char* const> names_;
   PyObject* const* arguments_;
   Context context_{};
+  std::shared_ptr<ThreadPool> pool_;  // of the context
   const char* implementation_ = nullptr;
   std::int64_t repeats_ = 0;
   bool explains_ = false, settled_ = false, explicit_stream_ = false;

@@ -154,8 +154,9 @@ NB_MODULE(_core, m) {
         [](const std::string& operation) { return hyla::implementations(operation); });
   m.def("prefill_workspace_bytes", &prefill_workspace);
   m.def("run_workspace_bytes", &run_workspace);
-  m.def("set_num_threads", [](int count) { thread_count() = count; });
-  m.def("get_num_threads", [] { return thread_count().load(); });
+  m.def("set_num_threads", &set_threads);
+  m.def("get_num_threads", &thread_count);
+  m.def("has_thread_pool", &has_pool);
   nb::dict dtypes;
   for (int i = 1; i <= static_cast<int>(hyla::DType::kBool); ++i) {
     dtypes[hyla::name_of(static_cast<hyla::DType>(i))] = i;

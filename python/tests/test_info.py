@@ -117,7 +117,11 @@ def test_threads():
                              ("2", TypeError), (True, TypeError)):  # fmt: skip
             with pytest.raises(error, match="^count: expected"):
                 hyla.set_num_threads(wrong)
-        assert hyla.get_num_threads() == 1
+            with pytest.raises(error, match="^count: expected"):
+                hyla.set_num_threads(wrong, pool=True)
+        with pytest.raises(TypeError, match="^pool: expected a bool"):
+            hyla.set_num_threads(1, pool=1)
+        assert hyla.get_num_threads() == 1 and not hyla.info()["thread_pool"]
     finally:
         hyla.set_num_threads(before)
 

@@ -63,3 +63,27 @@ def test_other_threads_run_during_a_call():
         done.set()
         thread.join()
     assert any(start < t < end for t in ticks)
+
+
+def test_a_pool_changes_no_bit():
+    want = hyla.gdn.decode(*(alone := problem(3, np.array)), l2norm=True)
+
+    def work(_):
+        for _ in range(20):
+            mine = problem(3, np.array)
+            got = hyla.gdn.decode(*mine, l2norm=True)
+            assert (got == want).all() and (mine[3] == alone[3]).all()
+
+    before = hyla.get_num_threads()
+    try:
+        for count in (3, 1, 0, 2):
+            # The pool before ends while others may still be in a call on it.
+            with ThreadPoolExecutor(4) as pool:
+                done = pool.map(work, range(4))
+                hyla.set_num_threads(count, pool=True)
+                assert hyla.info()["thread_pool"] and hyla.get_num_threads() == count
+                work(0)
+                list(done)
+    finally:
+        hyla.set_num_threads(before)
+    assert not hyla.info()["thread_pool"]

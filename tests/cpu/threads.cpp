@@ -1,5 +1,6 @@
 // Threads change nothing but the time: not a bit of a result, whoever's threads they are.
 #include <gtest/gtest.h>
+#include <hyla/thread_pool.h>
 
 #include <cstring>
 #include <string>
@@ -45,6 +46,9 @@ TEST_P(CpuThreads, ResultsDoNotDependOnTheirNumber) {
       expect_same_bits(alone, outcome(call, on_threads(threads, &calls), candidate.implementation),
                        what + " threads of the caller");
       EXPECT_EQ(calls, 1) << what << ": the caller's pool was not asked once";
+      ThreadPool pool(threads);
+      expect_same_bits(alone, outcome(call, pool.on(), candidate.implementation),
+                       what + " threads of a ThreadPool");
       Context own;
       own.threads = threads;
       expect_same_bits(alone, outcome(call, own, candidate.implementation), what + " threads");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "testing/limits.h"
+#include "testing/shared_pool.h"
 #include "testing/turns.h"
 #include "testing/work.h"
 
@@ -16,15 +17,17 @@ using testing::ProblemSpec;
 // A call takes at least the time of its memory traffic and at least that of its arithmetic.
 std::vector<Limit> limits_of(const ProblemSpec& spec) {
   const testing::Work work = testing::work_of(spec);
-  const int threads = static_cast<int>(spec.threads);
+  Context on;
+  on.threads = static_cast<int>(spec.threads);
+  if (spec.pool) on = testing::shared_pool(on.threads).on(on);
   // From one place to another, and little arithmetic on the way.
-  if (spec.operation == Operation::kConvPrefill) return {testing::copying(work.bytes, threads)};
+  if (spec.operation == Operation::kConvPrefill) return {testing::copying(work.bytes, on)};
   const bool reads = spec.operation == Operation::kAttentionDecode;
   const bool products = reads || spec.operation == Operation::kGdnPrefill ||
                         spec.operation == Operation::kAttentionPrefill;
-  return {reads ? testing::reading(work.bytes, threads) : testing::streaming(work.bytes, threads),
-          products ? testing::matrix_products(work.flops, threads, spec.io)
-                   : testing::multiply_adds(work.flops, threads)};
+  return {reads ? testing::reading(work.bytes, on) : testing::streaming(work.bytes, on),
+          products ? testing::matrix_products(work.flops, on, spec.io)
+                   : testing::multiply_adds(work.flops, on)};
 }
 
 }  // namespace
