@@ -5,9 +5,10 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,9 +39,10 @@ void pause() {
 class ThreadPool::Workers {
  public:
   explicit Workers(int count) : process_(getpid()) {
+    threads_.reserve(static_cast<std::size_t>(count));
     try {
       for (int i = 0; i < count; ++i) threads_.emplace_back([this, i] { work(1 + i); });
-    } catch (const std::system_error&) {  // no more of them: fewer do the same work
+    } catch (const std::exception&) {  // no more of them: fewer do the same work
     }
   }
 
