@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "testing/shared_pool.h"
+#include "testing/threads_of.h"
 
 namespace hyla::testing {
 namespace {
@@ -26,8 +26,7 @@ void shuffle(std::vector<T>& values, const Random& random) {
 
 CaseBuilder::CaseBuilder(const ProblemSpec& spec, const CaseOptions& options)
     : spec_(spec), options_(options) {
-  call_.context.threads = static_cast<int>(spec.threads);
-  if (spec.pool) call_.context = shared_pool(call_.context.threads).on(call_.context);
+  call_.context = on_threads_of(spec);
   call_.context.programmatic_launch = spec.pdl;
   call_.context.batch_invariant = spec.invariant;
 }

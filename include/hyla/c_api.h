@@ -383,7 +383,7 @@ typedef struct hyla_attention_merge_params {
 
 /* Threads for calls on a CPU, in place of OpenMP's: the caller works too and takes over what no
  * thread has begun, so a call does not wait for threads that others keep from running. `threads`: of
- * a call, its caller among them; 0: as many as the machine has. */
+ * a call, its caller among them, 64 at most; 0: as many as the machine has. */
 typedef struct hyla_thread_pool hyla_thread_pool;
 HYLA_API hyla_status hyla_thread_pool_create(int32_t threads, hyla_thread_pool** pool);
 /* Sets threads, parallel_for and parallel_pool of a context; the pool must outlive its calls. */

@@ -16,8 +16,10 @@ namespace hyla {
 // does a child after fork(), which has no threads but the one that forked.
 class ThreadPool {
  public:
-  // As many threads for a call, its caller among them; 0: as many as the machine has. Where the
-  // system refuses some, there are fewer.
+  static constexpr int kMostThreads = 64;
+
+  // As many threads for a call, its caller among them; 0: as many as the machine has, up to
+  // kMostThreads. Where the system refuses some, there are fewer.
   HYLA_API explicit ThreadPool(int threads = 0);
   // No call may be running.
   HYLA_API ~ThreadPool();

@@ -136,7 +136,7 @@ def _cuda_index(device: object) -> int:
 def set_num_threads(count: int, *, pool: bool = False) -> None:
     """CPU threads of every later call in this process; 0: as many as the machine has.
 
-    `pool`: threads of hyla's own in place of OpenMP's. A call does not wait for those of them that
+    `pool`: threads of hyla's own, 64 at most, in place of OpenMP's. A call does not wait for those of them that
     other work keeps from running, so it is steadier on a busy machine; but threads of two kinds,
     such as torch's beside these, keep each other from running.
     """
@@ -144,7 +144,7 @@ def set_num_threads(count: int, *, pool: bool = False) -> None:
         raise TypeError(f"count: expected an int, got {type(count).__name__}")
     if not isinstance(pool, bool):
         raise TypeError(f"pool: expected a bool, got {type(pool).__name__}")
-    most = 4096 if pool else 2**31 - 1
+    most = _core.most_pool_threads if pool else 2**31 - 1
     if not 0 <= count <= most:
         raise InvalidArgument("count", f"a number from 0 to {most}", str(count))
     _core.set_num_threads(count, pool)

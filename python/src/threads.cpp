@@ -8,7 +8,7 @@ namespace {
 
 struct Setting {
   std::atomic<int> count{0};
-  std::atomic<bool> pooled{false};
+  std::atomic<bool> pooled{false};   // so that calls on OpenMP's take no lock
   std::mutex mutex;                  // of `pool`
   std::shared_ptr<ThreadPool> pool;  // null: OpenMP's
 };

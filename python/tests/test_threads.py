@@ -12,11 +12,11 @@ import hyla
 B, H, HV, K, V = 2, 2, 4, 32, 32
 
 
-def problem(seed, to):
+def problem(seed, to, rows=B):
     rng = np.random.default_rng(seed)
-    q, k = (rng.standard_normal((B, H, K)).astype(np.float32) for _ in range(2))
-    v = rng.standard_normal((B, HV, V)).astype(np.float32)
-    return [to(x) for x in (q, k, v, rng.standard_normal((B, HV, V, K)).astype(np.float32))]
+    q, k = (rng.standard_normal((rows, H, K)).astype(np.float32) for _ in range(2))
+    v = rng.standard_normal((rows, HV, V)).astype(np.float32)
+    return [to(x) for x in (q, k, v, rng.standard_normal((rows, HV, V, K)).astype(np.float32))]
 
 
 def test_threads_do_not_disturb_each_other():
@@ -66,11 +66,12 @@ def test_other_threads_run_during_a_call():
 
 
 def test_a_pool_changes_no_bit():
-    want = hyla.gdn.decode(*(alone := problem(3, np.array)), l2norm=True)
+    rows = 64  # enough work for several threads
+    want = hyla.gdn.decode(*(alone := problem(3, np.array, rows)), l2norm=True)
 
     def work(_):
         for _ in range(20):
-            mine = problem(3, np.array)
+            mine = problem(3, np.array, rows)
             got = hyla.gdn.decode(*mine, l2norm=True)
             assert (got == want).all() and (mine[3] == alone[3]).all()
 

@@ -17,7 +17,6 @@
 namespace hyla {
 namespace {
 
-constexpr int kMostThreads = 4096;
 // How long a worker looks for the next call before it sleeps: longer than what lies between two
 // calls of a layer, and waking it takes the caller some microseconds.
 constexpr std::chrono::microseconds kPatience{100};
@@ -83,7 +82,8 @@ class ThreadPool::Workers {
   }
 
  private:
-  static constexpr int kMostShares = 64;
+  static constexpr int kMostShares = 64;  // bits of a word
+  static_assert(kMostThreads <= kMostShares);
 
   struct Call {
     void (*body)(void*, int);
@@ -109,9 +109,8 @@ class ThreadPool::Workers {
     return -1;
   }
 
-  void work(int number) {
+  void work(int wanted) {
     using Clock = std::chrono::steady_clock;
-    const int wanted = number % kMostShares;
     Clock::time_point last = Clock::now();
     while (!ends_.load(std::memory_order_acquire)) {
       const std::uint32_t calls = calls_.load(std::memory_order_seq_cst);
@@ -151,7 +150,7 @@ ThreadPool::ThreadPool(int threads) {
                std::to_string(threads));
   }
   if (threads == 0) threads = static_cast<int>(std::thread::hardware_concurrency());
-  workers_ = std::make_unique<Workers>(std::max(1, threads) - 1);
+  workers_ = std::make_unique<Workers>(std::clamp(threads, 1, kMostThreads) - 1);
 }
 
 ThreadPool::~ThreadPool() {

@@ -45,6 +45,7 @@ TEST(ThreadPool, CallsEveryPartOnce) {
 
 TEST(ThreadPool, ThreadsThatSleepWakeUp) {
   ThreadPool pool(4);
+  ASSERT_EQ(pool.threads(), 4);
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     // The parts end only when they have met: three of them are on threads that slept.
@@ -106,7 +107,7 @@ TEST(ThreadPool, AChildWorksAloneAndEnds) {
 }
 
 TEST(ThreadPool, RefusesNumbersThatAreNone) {
-  for (const int threads : {-1, 1 << 20}) {
+  for (const int threads : {-1, ThreadPool::kMostThreads + 1}) {
     try {
       ThreadPool pool(threads);
       ADD_FAILURE() << threads;

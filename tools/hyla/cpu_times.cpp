@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "testing/limits.h"
-#include "testing/shared_pool.h"
+#include "testing/threads_of.h"
 #include "testing/turns.h"
 #include "testing/work.h"
 
@@ -17,9 +17,7 @@ using testing::ProblemSpec;
 // A call takes at least the time of its memory traffic and at least that of its arithmetic.
 std::vector<Limit> limits_of(const ProblemSpec& spec) {
   const testing::Work work = testing::work_of(spec);
-  Context on;
-  on.threads = static_cast<int>(spec.threads);
-  if (spec.pool) on = testing::shared_pool(on.threads).on(on);
+  const Context on = testing::on_threads_of(spec);
   // From one place to another, and little arithmetic on the way.
   if (spec.operation == Operation::kConvPrefill) return {testing::copying(work.bytes, on)};
   const bool reads = spec.operation == Operation::kAttentionDecode;
