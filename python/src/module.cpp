@@ -157,7 +157,7 @@ NB_MODULE(_core, m) {
   m.def("set_num_threads", &set_threads);
   m.def("get_num_threads", &thread_count);
   m.def("has_thread_pool", &has_pool);
-  m.attr("most_pool_threads") = ThreadPool::kMostThreads;
+  m.attr("most_pool_threads") = hyla::ThreadPool::kMostThreads;
   nb::dict dtypes;
   for (int i = 1; i <= static_cast<int>(hyla::DType::kBool); ++i) {
     dtypes[hyla::name_of(static_cast<hyla::DType>(i))] = i;
