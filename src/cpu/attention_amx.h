@@ -132,7 +132,7 @@ class AmxStream {
     alternate_ = turned_ + kWords;
     in_order_ = alternate_ + 2 * kColumns * kKeys;
     lines_ = in_order_ + kColumns * stride_;
-    std::memset(scratch, 0, static_cast<std::size_t>(weights_ - scratch) * sizeof(float));
+    std::memset(out_, 0, static_cast<std::size_t>(weights_ - out_) * sizeof(float));
     for (float* x = highest_; x < sums_; ++x) *x = kNoLogit;
     load_queries();
   }
@@ -168,16 +168,20 @@ class AmxStream {
     const std::int64_t group = q.query_heads / q.kv_heads;
     const auto* data = static_cast<const bfloat16*>(q.q.data);
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
-      for (std::int64_t m = 0; m < tile_.count; ++m) {
+      for (std::int64_t m = 0; m < kColumns; ++m) {
+        float* line = lines_ + m * elements_;
+        const std::size_t bytes = static_cast<std::size_t>(elements_) * sizeof(float);
+        if (m >= tile_.count) {
+          std::memset(line, 0, bytes);
+          continue;
+        }
         const std::int64_t column = tile_.first + m;
         const std::int64_t token = q.begin(tile_.row) + column / group;
         const std::int64_t query_head = (tile_.head + head) * group + column % group;
-        const bfloat16* from = data + token * q.q.strides[0] + query_head * q.q.strides[1];
-        float* to = queries_ + head * elements_ * kColumns + m;
-        for (std::int64_t j = 0; j < elements_; ++j) {
-          std::memcpy(to + j * kColumns, from + 2 * j, sizeof(float));
-        }
+        std::memcpy(line, data + token * q.q.strides[0] + query_head * q.q.strides[1], bytes);
       }
+      transpose(lines_, elements_, kColumns, elements_, queries_ + head * elements_ * kColumns,
+                kColumns);
     }
   }
 
@@ -254,13 +258,24 @@ class AmxStream {
                          second = first + (kColumns == 8 ? 16 : 1);
       const F a = exp2(sub(mul(load(weights + first * kLanes), scale), most));
       const F b = exp2(sub(mul(load(weights + second * kLanes), scale), most));
-      ahead.ask(2 * kLanes / kColumns);
+      ahead.ask(kAskedByVectors);
       total = add(total, add(a, b));
       store_words(a, b, words_ + i * kLanes);
     }
     store(total, sums);
   }
   static constexpr std::int64_t kVectors = kKeys * kColumns / kLanes;
+
+  // The next values are asked for evenly in time: so many lines with every two vectors of logits
+  // that become weights, one with every vector that is turned, the others by the products. What is
+  // asked for faster than memory comes holds up all else, and a pause is lost.
+  static constexpr std::int64_t kAskedByVectors = kColumns == 8 ? 3 : 2;
+  std::int64_t asked_by_product() const {
+    constexpr std::int64_t kBefore = kVectors / 2 * kAskedByVectors + kKeys * kColumns / kLanes;
+    const std::int64_t left = kKeys * row_bytes(p_.cache.v) / kLine - kBefore;
+    const std::int64_t products = kColumns / 8 * (stride_ / 2 / amx::kWidth) * (kKeys / amx::kRows);
+    return std::max<std::int64_t>(1, (left + products - 1) / products);
+  }
 
   static HYLA_INLINE void store_words(F a, F b, float* to) {
     if constexpr (kColumns == 8) {
@@ -274,7 +289,7 @@ class AmxStream {
 
   // Weights with keys side by side, each beside a zero: {weight, 0} in the first kColumns lines,
   // {0, weight} in the others.
-  void turn() const {
+  void turn(LinesAhead& ahead) const {
     constexpr std::int64_t kPairs = kWords / kLanes;
     transpose(words_, kLanes, kPairs, kLanes, turned_, kPairs);
     for (std::int64_t m = 0; m < kColumns; ++m) {
@@ -284,6 +299,7 @@ class AmxStream {
         const float* from = turned_ + line * kPairs + (kColumns == 8 ? key % 32 : key) / 2;
         const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
         const __m512i even = _mm512_maskz_cvtepu16_epi32(0xffff, words);
+        ahead.ask(1);
         store_pairs(from_words(even), alternate_ + m * kKeys + key);
         store_pairs(from_words(_mm512_maskz_slli_epi32(0xffff, even, 16)),
                     alternate_ + (kColumns + m) * kKeys + key);
@@ -318,13 +334,14 @@ class AmxStream {
   // Meanwhile the next values are asked for.
   void add_values(int now) const {
     LinesAhead ahead(p_.cache.v, values_at_[1 - now], kKeys, tile_.head, tile_.heads);
+    const std::int64_t asked = asked_by_product();
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       soften(head, ahead);
-      turn();
-      multiply_values(now, head, ahead);
+      turn(ahead);
+      multiply_values(now, head, asked, ahead);
     }
   }
-  void multiply_values(int now, std::int64_t head, LinesAhead& ahead) const {
+  void multiply_values(int now, std::int64_t head, std::int64_t asked, LinesAhead& ahead) const {
     const std::int64_t elements = stride_ / 2,
                        offset = (tile_.head + head) * head_bytes(p_.cache.v);
     amx::Matrix values[4];
@@ -342,19 +359,22 @@ class AmxStream {
       float* out = out_ + (2 * head * kColumns + line) * elements;
       for (std::int64_t j = 0; j < elements; j += amx::kWidth) {
         amx::load<0>(out + j, elements);
-        add_sixteen<2>(values[0].tile(0, j), values[0].stride, ahead);
-        add_sixteen<3>(values[1].tile(0, j), values[1].stride, ahead);
-        add_sixteen<4>(values[2].tile(0, j), values[2].stride, ahead);
-        add_sixteen<5>(values[3].tile(0, j), values[3].stride, ahead);
+        add_sixteen<2>(values[0].tile(0, j), values[0].stride);
+        ahead.ask(asked);
+        add_sixteen<3>(values[1].tile(0, j), values[1].stride);
+        ahead.ask(asked);
+        add_sixteen<4>(values[2].tile(0, j), values[2].stride);
+        ahead.ask(asked);
+        add_sixteen<5>(values[3].tile(0, j), values[3].stride);
+        ahead.ask(asked);
         amx::store<0>(out + j, elements);
       }
     }
   }
   template <int kWeights>
-  static HYLA_INLINE void add_sixteen(const float* values, std::int64_t stride, LinesAhead& ahead) {
+  static HYLA_INLINE void add_sixteen(const float* values, std::int64_t stride) {
     amx::load<6>(values, stride);
     amx::add_product<0, kWeights, 6>();
-    ahead.ask(amx::kRows);
   }
 
   bool finite() const {
@@ -375,9 +395,11 @@ class AmxStream {
     for (std::int64_t m = 0; m < tile_.count; ++m) {
       const float *even = numbers(head, m, 0), *odd = numbers(head, m, 1);
       float* to = in_order_ + m * stride_;
-      for (std::int64_t d = 0; d < stride_ / 2; ++d) {
-        to[2 * d] = even[d];
-        to[2 * d + 1] = odd[d];
+      for (std::int64_t d = 0; d < stride_ / 2; d += kLanes) {
+        F a = load(even + d), b = load(odd + d);
+        zip_lanes(a, b);
+        store(a, to + 2 * d);
+        store(b, to + 2 * d + kLanes);
       }
     }
   }

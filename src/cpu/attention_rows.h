@@ -61,6 +61,12 @@ struct SplitRows {
     split_words(load_words(row), to[0], to[1]);
   }
   static HYLA_INLINE void values(const char* row, F (&to)[kValueVectors]) { keys(row, to); }
+#if HYLA_TARGET_HAS_AVX512
+  // Half a vector of each of two keys.
+  static HYLA_INLINE void keys_of_two(const char* lower, const char* upper, F (&to)[kParts]) {
+    split_words(load_half_words(lower, upper), to[0], to[1]);
+  }
+#endif
 };
 using BfloatRows = SplitRows;
 #else
@@ -184,13 +190,13 @@ inline void order_as_bytes(float* elements, std::int64_t count) {
   }
 }
 
-// Even elements of two vectors, then the odd ones.
-inline void order_split(float* elements, std::int64_t count) {
+// Of every 2 `half` elements the even ones, then the odd ones.
+inline void order_split(float* elements, std::int64_t count, int half) {
   float odd[kLanes];
-  for (std::int64_t i = 0; i < count; i += 2 * kLanes) {
-    for (int n = 0; n < kLanes; ++n) odd[n] = elements[i + 2 * n + 1];
-    for (int n = 1; n < kLanes; ++n) elements[i + n] = elements[i + 2 * n];
-    std::copy_n(odd, kLanes, elements + i + kLanes);
+  for (std::int64_t i = 0; i < count; i += 2 * half) {
+    for (int n = 0; n < half; ++n) odd[n] = elements[i + 2 * n + 1];
+    for (int n = 1; n < half; ++n) elements[i + n] = elements[i + 2 * n];
+    std::copy_n(odd, half, elements + i + half);
   }
 }
 

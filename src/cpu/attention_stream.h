@@ -67,7 +67,12 @@ class Stream {
     in_order_ = sums_ + columns * kLanes;
     lines_ = in_order_ + groups_ * kColumns * stride_;
     line_ = lines_ + kStreamKeys * lines_stride(p_.queries);
-    std::memset(scratch, 0, static_cast<std::size_t>(line_ - scratch) * sizeof(float));
+    // Queries that are not there, outputs and sums, and what lines of whole vectors have too much.
+    std::memset(scratch, 0, static_cast<std::size_t>(weights_ - scratch) * sizeof(float));
+    std::memset(sums_, 0, static_cast<std::size_t>(in_order_ - sums_) * sizeof(float));
+    std::memset(lines_, 0,
+                static_cast<std::size_t>((direct_ ? 1 : kStreamKeys) * lines_stride(p_.queries)) *
+                    sizeof(float));
     for (float* x = highest_; x < sums_; ++x) *x = kNoLogit;
     load_queries();
   }
@@ -87,6 +92,7 @@ class Stream {
 
  private:
   using Kinds = RowsOf<Op>;
+  static constexpr bool kHalves = Tiles::template kByHalves<BfloatRows>;
   using Asking = typename Tiles::Asking;
 
   static std::int64_t line_floats(const attention::Queries& q) {
@@ -160,7 +166,7 @@ class Stream {
         load_line(q.q.data, q.q.dtype, token * q.q.strides[0] + query_head * q.q.strides[1], 1,
                   q.head_dim, line_);
         store_elements<Op>(line_, q.head_dim, lines_);
-        if (split_) order_split(lines_, elements_);
+        if (split_) order_split(lines_, elements_, kHalves ? kLanes / 2 : kLanes);
         if constexpr (Op::kSummed == 2) {
           if (direct_ && size_of(p_.cache.k.dtype) == 1) order_as_bytes(lines_, elements_);
         }
@@ -231,6 +237,18 @@ class Stream {
         }
         continue;
       }
+#if HYLA_TARGET_HAS_AVX512
+      if constexpr (Tiles::template kByHalves<Rows>) {
+        F first, second;
+        Tiles::template products_by_halves<Rows>(rows + key, offset, queries_ + i * elements_,
+                                                 elements_, asked, first, second);
+        const F scale = set(logits_.scale);
+        float* to = weights_ + i * kStreamKeys + key * kColumns;
+        store(mul(first, scale), to);
+        store(mul(second, scale), to + kLanes);
+        continue;
+      }
+#endif
       const F sums = Tiles::template products<Rows>(rows + key, offset, queries_ + i * elements_,
                                                     elements_, asked);
       F scale = set(logits_.scale);
@@ -264,13 +282,14 @@ class Stream {
   // Keys from `first` on, whose addresses are keys_[now].
   template <class Rows, bool kDirect>
   void score(std::int64_t first, int now) const {
+    constexpr std::int64_t kTileKeys = Tiles::template kTileKeys<Rows>;
     const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
     const char* const* rows = keys_[now];
-    const std::int64_t lines = Tiles::kTileKeys * row_bytes(k) / kLine;  // of a tile of keys
+    const std::int64_t lines = kTileKeys * row_bytes(k) / kLine;  // of a tile of keys
     if (kDirect && !stored.present() && head_bytes(k) == row_bytes(k)) {
       // In the order of memory where tokens come before heads.
       Asking asked = asked_by_keys(0, now);
-      for (std::int64_t key = 0; key < kStreamKeys; key += Tiles::kTileKeys) {
+      for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head, asked.skip(lines)) {
           score_keys<Rows>(rows, (tile_.head + head) * head_bytes(k), head, key, nullptr, asked);
         }
@@ -288,7 +307,7 @@ class Stream {
       }
       if (!kDirect) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
       Asking asked = asked_by_keys(head, now);
-      for (std::int64_t key = 0; key < kStreamKeys; key += Tiles::kTileKeys, asked.skip(lines)) {
+      for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys, asked.skip(lines)) {
         score_keys<Rows>(kDirect ? rows : converted, kDirect ? offset : 0, head, key,
                          scaled ? scales : nullptr, asked);
       }

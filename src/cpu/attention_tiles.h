@@ -32,8 +32,16 @@ struct StreamTiles {
   static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
 
   static constexpr bool kByColumn = Op::kSummed == 2 && kColumns == 8;
-  static constexpr int kTileKeys = kByColumn ? kLanes : kKeys;  // whose logits are made together
-  static constexpr int kApart = kByColumn ? 1 : kKeys;          // the keys of a pair
+  static constexpr int kApart = kByColumn ? 1 : kKeys;  // the keys of a pair
+
+  // Half a vector of two keys each, whose sums over lanes cost half as much.
+  template <class Rows>
+  static constexpr bool kByHalves = HYLA_TARGET_HAS_AVX512&& Rows::kSplit;
+  // Whose logits are made together.
+  template <class Rows>
+  static constexpr int kTileKeys = kByColumn         ? kLanes
+                                   : kByHalves<Rows> ? 2 * kKeys
+                                                     : kKeys;
 
   static constexpr std::int64_t logit_at(std::int64_t key, std::int64_t column) {
     return kByColumn ? column * kStreamKeys + key : key * kColumns + column;
@@ -148,6 +156,41 @@ struct StreamTiles {
     }
     return sum_each(sums);
   }
+
+#if HYLA_TARGET_HAS_AVX512
+  // Logits of 2 kKeys keys, of the first kKeys in `first`. A vector of sums has key r in its lower
+  // half and key kKeys + r in its upper one.
+  template <class Rows>
+  static HYLA_INLINE void products_by_halves(const char* const* rows, std::int64_t offset,
+                                             const float* queries, std::int64_t elements,
+                                             Asking asked, F& first, F& second) {
+    constexpr std::int64_t kHalf = kVectorBytes / 2;
+    F sums[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) sums[i] = zero();
+    const float* end = queries + elements * kColumns;
+    for (std::int64_t j = offset; queries < end; queries += kLanes * kColumns, j += kHalf) {
+      F keys[kKeys][Rows::kParts];
+#pragma GCC unroll 4
+      for (int r = 0; r < kKeys; ++r) {
+        Rows::keys_of_two(rows[r] + j, rows[kKeys + r] + j, keys[r]);
+        asked.ask();
+      }
+#pragma GCC unroll 2
+      for (int n = 0; n < Rows::kParts; ++n) {
+#pragma GCC unroll 16
+        for (int m = 0; m < kColumns; ++m) {
+          const F query = load_half_twice(queries + m * kLanes + n * (kLanes / 2));
+#pragma GCC unroll 4
+          for (int r = 0; r < kKeys; ++r) {
+            sums[r * kColumns + m] = fma(keys[r][n], query, sums[r * kColumns + m]);
+          }
+        }
+      }
+    }
+    sum_each_half(sums, first, second);
+  }
+#endif
 
   // Addresses of kStreamKeys rows.
   struct RowsAt {

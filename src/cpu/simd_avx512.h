@@ -37,7 +37,41 @@ HYLA_INLINE F sum_each(const F (&x)[kLanes]) {
   return from_raw(_mm512_insertf32x8(_mm512_castps256_ps512(lower), upper, 1));
 }
 
+// Lane i: the sum over the lower half of x[i], and over the upper one. 44 instructions for 32 sums,
+// where sum_each takes 59 for 16.
+HYLA_INLINE void sum_each_half(const F (&x)[kLanes], F& lower, F& upper) {
+  __m512 pairs[kLanes / 2], fours[kLanes / 4], halves[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes / 2; ++i) {
+    const __m512 a = raw(x[2 * i]), b = raw(x[2 * i + 1]);
+    pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes / 4; ++i) {
+    const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+    fours[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {  // lower and upper half of one, of the next
+    const __m512 a = fours[2 * i], b = fours[2 * i + 1];
+    halves[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+  lower = from_raw(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88));
+  upper = from_raw(_mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
+}
+// The same half in both halves.
+HYLA_INLINE F load_half_twice(const float* from) {
+  return from_raw(_mm512_broadcast_f32x8(_mm256_loadu_ps(from)));
+}
+
 using Words = __m512i;
+// Half a vector of each.
+HYLA_INLINE Words load_half_words(const void* lower, const void* upper) {
+  const __m256i a = _mm256_loadu_si256(static_cast<const __m256i*>(lower));
+  const __m256i b = _mm256_loadu_si256(static_cast<const __m256i*>(upper));
+  return _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(a), 0xf0, b);
+}
 HYLA_INLINE Words load_words(const void* from) { return _mm512_loadu_si512(from); }
 HYLA_INLINE void store_words(Words x, void* to) { _mm512_storeu_si512(to, x); }
 // The first n; a load's other words are zero.

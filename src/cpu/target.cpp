@@ -88,6 +88,14 @@ std::int64_t first_cache_bytes() {
 #endif
 }
 
+bool made_by_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
 const char* name_of(Target target) {
   switch (target) {
     case Target::kAvx2:

@@ -19,6 +19,7 @@ const char* refuses(Target target);
 
 // Of a core's cache for data, the nearest one; 0 where the system does not say.
 std::int64_t first_cache_bytes();
+bool made_by_intel();
 
 const char* name_of(Target target);  // "avx512_bf16"
 Target best_target();
