@@ -67,7 +67,7 @@ class Stream {
     in_order_ = sums_ + columns * kLanes;
     lines_ = in_order_ + groups_ * kColumns * stride_;
     line_ = lines_ + kStreamKeys * lines_stride(p_.queries);
-    // Queries that are not there, outputs and sums, and what lines of whole vectors have too much.
+    // Zeros where columns or the ends of lines are padding, and where sums begin.
     std::memset(scratch, 0, static_cast<std::size_t>(weights_ - scratch) * sizeof(float));
     std::memset(sums_, 0, static_cast<std::size_t>(in_order_ - sums_) * sizeof(float));
     std::memset(lines_, 0,

@@ -36,7 +36,7 @@ struct StreamTiles {
 
   // Half a vector of two keys each, whose sums over lanes cost half as much.
   template <class Rows>
-  static constexpr bool kByHalves = HYLA_TARGET_HAS_AVX512&& Rows::kSplit;
+  static constexpr bool kByHalves = HYLA_TARGET_HAS_AVX512 != 0 && Rows::kSplit;
   // Whose logits are made together.
   template <class Rows>
   static constexpr int kTileKeys = kByColumn         ? kLanes
