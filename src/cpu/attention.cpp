@@ -44,23 +44,20 @@ std::int64_t heads_together(const Queries& q, std::int64_t columns, std::int64_t
   return heads;
 }
 
-// Columns of a row that has enough blocks of any size; shorter ones go by small blocks.
-constexpr std::int64_t kLongRow = 1024;
-
 struct Totals {
   std::int64_t tiles = 0, partials = 0, joins = 0, heads = 1;
 };
 
 // Calls visit(tile) for all tiles of all rows.
 template <class Visit>
-Totals for_each_tile(const attention::RunProblem& p, std::int64_t most_columns, int threads,
+Totals for_each_tile(const attention::RunProblem& p, const AttentionKernels& kernels, int threads,
                      const Visit& visit) {
   const Queries& q = p.queries;
   const std::int64_t group = q.query_heads / q.kv_heads;
   Totals totals;
   for (std::int64_t row = 0; row < q.rows; ++row) {
     const std::int64_t columns = q.length(row) * group, keys = p.cache.length(row);
-    const std::int64_t block_columns = columns < kLongRow ? kBlockColumns : most_columns;
+    const std::int64_t block_columns = kernels.block_columns(p, columns);
     // The longest first: what is left at the end is short.
     const std::int64_t blocks = divide_up(columns, block_columns);
     for (std::int64_t block = blocks - 1; block >= 0; --block) {
@@ -121,9 +118,8 @@ const char* attention_amx_refuses(const attention::RunProblem& p) {
 void run_attention(Target target, const attention::RunProblem& p, const Context& context) {
   const AttentionKernels& kernels = attention_kernels(target);
   const int threads = thread_count(context);
-  const std::int64_t columns = kernels.block_columns(p);
   const Totals totals =
-      for_each_tile(p, columns, threads, [](const AttentionTile&, std::int64_t) {});
+      for_each_tile(p, kernels, threads, [](const AttentionTile&, std::int64_t) {});
   if (totals.tiles == 0) return;
   const int parts = static_cast<int>(std::min<std::int64_t>(totals.tiles, threads));
   const std::int64_t own = divide_up(kernels.scratch_floats(p, totals.heads), 16) * 16;
@@ -141,7 +137,7 @@ void run_attention(Target target, const attention::RunProblem& p, const Context&
   auto* partials = reinterpret_cast<float*>(at(partials_at));
   auto* scratch = reinterpret_cast<float*>(at(scratch_at));
   for (std::int64_t i = 0; i < totals.joins; ++i) new (done + i) std::atomic<std::int64_t>(0);
-  for_each_tile(p, columns, threads, [&](const AttentionTile& tile, std::int64_t i) {
+  for_each_tile(p, kernels, threads, [&](const AttentionTile& tile, std::int64_t i) {
     new (tiles + i) AttentionTile(tile);
   });
 

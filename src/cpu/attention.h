@@ -17,7 +17,9 @@ namespace hyla::cpu {
 
 inline constexpr std::int64_t kStreamColumns = 16;  // at most
 // More for every key and value that is brought near, where that pays.
-inline constexpr std::int64_t kBlockColumns = 64, kLargeBlockColumns = 128;
+inline constexpr std::int64_t kBlockColumns = 64, kLargeBlockColumns = 128, kMostBlockColumns = 512;
+// Columns of a row that has enough blocks of any size; shorter ones go by small blocks.
+inline constexpr std::int64_t kLongRow = 1024;
 inline constexpr std::int64_t kAttentionSplit = 1024;  // keys of a part of a row that is cut
 
 struct AttentionTile {
@@ -41,7 +43,8 @@ inline std::int64_t partial_floats(const attention::Queries& q, std::int64_t cou
 }
 
 struct AttentionKernels {
-  std::int64_t (*block_columns)(const attention::RunProblem& p);  // of a block, at most
+  // Of a block, at most, of a row that has `columns`.
+  std::int64_t (*block_columns)(const attention::RunProblem& p, std::int64_t columns);
   // What a thread needs for any tile of up to so many heads.
   std::int64_t (*scratch_floats)(const attention::RunProblem& p, std::int64_t heads);
   // One tile: its outputs, or its partials where the row is cut. `next`: what the thread does

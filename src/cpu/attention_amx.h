@@ -21,6 +21,7 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 // Lines of the rows of a round in the order of memory, asked for some at a time.
 class LinesAhead {
  public:
+  LinesAhead() = default;  // of nothing
   LinesAhead(const TensorView& view, const char* const* rows, std::int64_t count,
              std::int64_t first_head, std::int64_t heads)
       : rows_(rows), count_(count), offset_(first_head * head_bytes(view)) {
@@ -56,8 +57,8 @@ class LinesAhead {
     begin_row();
   }
 
-  const char* const* rows_;
-  std::int64_t count_, offset_, lines_ = 0, head_stride_ = 0, heads_ = 0;
+  const char* const* rows_ = nullptr;
+  std::int64_t count_ = 0, offset_ = 0, lines_ = 0, head_stride_ = 0, heads_ = 0;
   std::int64_t row_ = 0, left_ = 0;
   const char* at_ = nullptr;
 };

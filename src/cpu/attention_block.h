@@ -48,20 +48,18 @@ HYLA_INLINE void score_tile(const float* lines, std::int64_t elements, const flo
 // Pairs by vectors are as fast with fewer.
 template <class Op>
 constexpr std::int64_t most_columns() {
-  return Op::kTiles || Op::kSummed == 1 ? kLargeBlockColumns : kBlockColumns;
+  return Op::kSummed == 1 ? kLargeBlockColumns : kBlockColumns;
 }
 
 template <class Op>
 class Block {
-  // At a time. Sums of AMX are loaded and stored for each product, so these are longer.
-  static constexpr std::int64_t kBlockKeys = Op::kTiles ? 128 : 64;
+  static constexpr std::int64_t kBlockKeys = 64;  // at a time
   static constexpr std::int64_t kColumns = most_columns<Op>();
 
  public:
   static std::int64_t scratch_floats(const attention::Queries& q) {
     return elements(q) * (kColumns + kBlockKeys) + kBlockKeys * kColumns +
-           kBlockKeys / Op::kSummed * value_stride(q) + kColumns * stride(q) + 2 * line_floats(q) +
-           kTurnedFloats;
+           kBlockKeys / Op::kSummed * value_stride(q) + kColumns * stride(q) + 2 * line_floats(q);
   }
 
   Block(const attention::RunProblem& problem, const AttentionTile& tile, float* scratch)
@@ -80,8 +78,7 @@ class Block {
     weights_ = keys_ + kBlockKeys * elements_;
     values_ = weights_ + kBlockKeys * width_;
     out_ = values_ + kBlockKeys / Op::kSummed * value_stride_;
-    turned_ = out_ + width_ * stride_;
-    line_ = turned_ + kTurnedFloats;
+    line_ = out_ + width_ * stride_;
     float* end = line_ + 2 * line_floats(p_.queries);
     std::memset(scratch, 0, static_cast<std::size_t>(end - scratch) * sizeof(float));
     for (std::int64_t m = 0; m < width_; ++m) {
@@ -94,18 +91,13 @@ class Block {
   void run(float* partials) {
     for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kBlockKeys) {
       const std::int64_t count = std::min(kBlockKeys, tile_.keys.end - key);
-      const std::int64_t padded = whole(count, Op::kTiles ? 32 : 8);
+      const std::int64_t padded = whole(count, 8);
       load_keys(key, count);
       score(padded);
       logits_.cap(weights_, padded * width_);
       hide(key, padded);
       soften(padded);
       load_values(key, padded);
-      if constexpr (Op::kTiles) {
-        if (once_) ask(key + kBlockKeys, kBlockKeys);
-        add_by_tiles(padded);
-        continue;
-      }
       const Left left{weights_, 1, width_};
       const std::int64_t rows = whole(tile_.count, kTileRows);
       for (std::int64_t row = 0; row < rows; row += kTileRows) {
@@ -120,9 +112,6 @@ class Block {
   }
 
  private:
-  static constexpr std::int64_t kTurnedFloats =
-      Op::kTiles ? kColumns * kBlockKeys / Op::kSummed : 0;
-
   static std::int64_t elements(const attention::Queries& q) { return q.head_dim / Op::kSummed; }
   static std::int64_t stride(const attention::Queries& q) { return whole(q.value_dim, kLanes); }
   // Lines that are 1024 bytes apart share a few places of the first cache.
@@ -236,7 +225,6 @@ class Block {
     }
   }
   void score(std::int64_t keys) const {
-    if constexpr (Op::kTiles) return score_by_tiles(keys);
     std::int64_t column = 0;
     for (; column + kTileVectors * kLanes <= width_; column += kTileVectors * kLanes) {
       score_columns<4, kTileVectors>(keys, column);
@@ -246,30 +234,6 @@ class Block {
       column += 2 * kLanes;
     }
     if (column < width_) score_columns<8, 1>(keys, column);
-  }
-
-  // Sums without the scale, which comes with the softmax where that is allowed.
-  void score_by_tiles([[maybe_unused]] std::int64_t keys) const {
-#if HYLA_TARGET_HAS_PAIRS
-    amx::multiply<false>({keys_, elements_}, keys, {queries_, width_}, elements_, width_,
-                         {weights_, width_});
-    if (scales_late()) return;
-    const F scale = set(logits_.scale);
-    for (std::int64_t i = 0; i < keys * width_; i += kLanes) {
-      store(mul(load(weights_ + i), scale), weights_ + i);
-    }
-#endif
-  }
-  // Hidden logits are -inf before they are scaled.
-  bool scales_late() const { return Op::kTiles && logits_.scale > 0 && logits_.softcap <= 0; }
-
-  // Weights lie with columns side by side, tiles want pairs of keys so.
-  void add_by_tiles([[maybe_unused]] std::int64_t keys) const {
-#if HYLA_TARGET_HAS_PAIRS
-    transpose(weights_, width_, keys / 2, width_, turned_, kBlockKeys / 2);
-    amx::multiply<true>({turned_, kBlockKeys / 2}, width_, {values_, value_stride_}, keys / 2,
-                        stride_, {out_, stride_});
-#endif
   }
 
   void hide(std::int64_t first, std::int64_t padded) const {
@@ -286,18 +250,15 @@ class Block {
   // Logits become weights, in pairs where products are of pairs; sums and outputs follow a new
   // maximum.
   void soften(std::int64_t keys) {
-    const F scale = set(scales_late() ? logits_.scale : 1.0f);
     for (std::int64_t m = 0; m < width_; m += kLanes) {
       float* weights = weights_ + m;
       const F before = load(highest_ + m);
-      F top = largest_of(weights, keys, width_);
-      if constexpr (Op::kTiles) top = mul(top, scale);
-      const F most = max(top, before);
+      const F most = max(largest_of(weights, keys, width_), before);
       if (any_greater(most, before)) rise(m, most);
       F total = load(sums_ + m);
       for (std::int64_t i = 0; i < keys; i += 2) {
-        const F a = weight(load(weights + i * width_), scale, most);
-        const F b = weight(load(weights + (i + 1) * width_), scale, most);
+        const F a = exp2(sub(load(weights + i * width_), most));
+        const F b = exp2(sub(load(weights + (i + 1) * width_), most));
         total = add(total, add(a, b));
         if constexpr (Op::kSummed == 2) {
           Op::store_pair(a, b, weights + i / 2 * width_);
@@ -308,10 +269,6 @@ class Block {
       }
       store(total, sums_ + m);
     }
-  }
-  static HYLA_INLINE F weight(F logit, [[maybe_unused]] F scale, F most) {
-    if constexpr (Op::kTiles) logit = mul(logit, scale);
-    return exp2(sub(logit, most));
   }
   void rise(std::int64_t first, F most) {
     const F factor = exp2(sub(load(highest_ + first), most));
@@ -340,7 +297,6 @@ class Block {
   float* weights_;  // [kBlockKeys, width]: logits, then weights
   float* values_;   // [kBlockKeys or pairs, stride]
   float* out_;      // [width, stride]
-  float* turned_;   // [width, kBlockKeys / 2]: weights of pairs of keys, for AMX
   float* line_;     // two of them
   alignas(64) float highest_[kColumns], sums_[kColumns];
 };

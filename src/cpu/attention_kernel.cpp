@@ -10,6 +10,7 @@
 #include "cpu/foreach_target.h"
 // After it, in this order.
 #include "cpu/attention_amx.h"
+#include "cpu/attention_amx_block.h"
 #include "cpu/attention_block.h"
 #include "cpu/attention_stream.h"
 
@@ -43,7 +44,8 @@ std::int64_t scratch_of(const attention::Queries& q, std::int64_t heads) {
   return std::max(Block<Op>::scratch_floats(q), Stream<Op, kLanes>::scratch_floats(q, heads));
 }
 
-std::int64_t columns_of_block(const attention::RunProblem& p) {
+std::int64_t columns_of_block(const attention::RunProblem& p, std::int64_t columns) {
+  if (columns < kLongRow) return kBlockColumns;
 #if HYLA_TARGET_HAS_PAIRS
   if (takes_pairs(p)) return most_columns<Pairs>();
 #endif
@@ -75,11 +77,13 @@ const AttentionKernels kAttentionKernels = {columns_of_block, attention_scratch,
                                             join_tiles};
 
 #if HYLA_TARGET_HAS_PAIRS
-std::int64_t columns_of_amx_block(const attention::RunProblem&) { return most_columns<AmxPairs>(); }
+std::int64_t columns_of_amx_block(const attention::RunProblem&, std::int64_t columns) {
+  return AmxBlock::columns_of_block(columns);
+}
 
 std::int64_t amx_attention_scratch(const attention::RunProblem& p, std::int64_t heads) {
   const attention::Queries& q = p.queries;
-  return std::max({Block<AmxPairs>::scratch_floats(q), AmxStream<16>::scratch_floats(q, heads),
+  return std::max({AmxBlock::scratch_floats(q), AmxStream<16>::scratch_floats(q, heads),
                    scratch_of<Pairs>(q, heads)});
 }
 
@@ -101,7 +105,7 @@ void run_amx_tile(const attention::RunProblem& p, const AttentionTile& tile,
   if (tile.streamed() && streams_by_amx(p, tile, next, scratch, partials)) return;
   if (tile.streamed()) return run_tile_of<Pairs>(p, tile, next, scratch, partials);
   const amx::Scope tiles;
-  Block<AmxPairs>(p, tile, scratch).run(partials);
+  AmxBlock(p, tile, scratch).run(partials);
 }
 
 extern const AttentionKernels kAmxAttentionKernels;

@@ -24,7 +24,7 @@ HYLA_INLINE std::int64_t whole(std::int64_t count, std::int64_t unit) {
 
 // Which keys each column of a tile sees.
 struct Sight {
-  attention::KeyRange seen[kLargeBlockColumns];
+  attention::KeyRange seen[kMostBlockColumns];
   attention::KeyRange by_all;
 
   Sight(const attention::RunProblem& p, const AttentionTile& tile) {
@@ -43,6 +43,14 @@ struct Sight {
   }
   bool sees(std::int64_t column, std::int64_t key) const {
     return seen[column].begin <= key && key < seen[column].end;
+  }
+  // What any of some columns sees, and what all of them see: where both ends of a range are, only
+  // moves on with the position.
+  attention::KeyRange of_some(std::int64_t first, std::int64_t count) const {
+    return {seen[first].begin, seen[first + count - 1].end};
+  }
+  attention::KeyRange of_all(std::int64_t first, std::int64_t count) const {
+    return {seen[first + count - 1].begin, seen[first].end};
   }
 };
 

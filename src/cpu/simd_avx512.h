@@ -60,6 +60,59 @@ HYLA_INLINE void sum_each_half(const F (&x)[kLanes], F& lower, F& upper) {
   lower = from_raw(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88));
   upper = from_raw(_mm512_shuffle_f32x4(halves[0], halves[1], 0xdd));
 }
+// Lane i: the largest lane of x[i].
+HYLA_INLINE F max_each(const F (&x)[kLanes]) {
+  __m512 pairs[kLanes / 2], fours[kLanes / 4], halves[2];
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes / 2; ++i) {
+    const __m512 a = raw(x[2 * i]), b = raw(x[2 * i + 1]);
+    pairs[i] = _mm512_max_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes / 4; ++i) {
+    const __m512d a = _mm512_castps_pd(pairs[2 * i]), b = _mm512_castps_pd(pairs[2 * i + 1]);
+    fours[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512 a = fours[2 * i], b = fours[2 * i + 1];
+    halves[i] = _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+  return from_raw(_mm512_max_ps(_mm512_shuffle_f32x4(halves[0], halves[1], 0x88),
+                                _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd)));
+}
+// Lane j of x[i] becomes lane i of x[j].
+HYLA_INLINE void transpose_lanes(F (&x)[kLanes]) {
+  __m512 pairs[kLanes], fours[kLanes];
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(raw(x[i]), raw(x[i + 1]));
+    pairs[i + 1] = _mm512_unpackhi_ps(raw(x[i]), raw(x[i + 1]));
+  }
+  // fours[4 n + c]: in every block of four lanes, lane c of x[4 n .. 4 n + 3]
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; i += 4) {
+#pragma GCC unroll 2
+    for (int c = 0; c < 2; ++c) {
+      const __m512d a = _mm512_castps_pd(pairs[i + c]), b = _mm512_castps_pd(pairs[i + 2 + c]);
+      fours[i + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+      fours[i + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+  }
+  // Blocks, as a matrix of four by four of them.
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512 a = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0x44);
+    const __m512 b = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0xee);
+    const __m512 d = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0x44);
+    const __m512 e = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0xee);
+    x[c] = from_raw(_mm512_shuffle_f32x4(a, d, 0x88));
+    x[4 + c] = from_raw(_mm512_shuffle_f32x4(a, d, 0xdd));
+    x[8 + c] = from_raw(_mm512_shuffle_f32x4(b, e, 0x88));
+    x[12 + c] = from_raw(_mm512_shuffle_f32x4(b, e, 0xdd));
+  }
+}
 // The same half in both halves.
 HYLA_INLINE F load_half_twice(const float* from) {
   return from_raw(_mm512_broadcast_f32x8(_mm256_loadu_ps(from)));
