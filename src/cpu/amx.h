@@ -59,6 +59,14 @@ inline void load(const float* from, std::int64_t stride) {
                : "r"(from), "r"(stride * 4), "i"(kTile)
                : "memory");
 }
+// What is not read again soon: it does not push other things out of the first cache.
+template <int kTile>
+inline void load_once(const float* from, std::int64_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2"
+               :
+               : "r"(from), "r"(stride * 4), "i"(kTile)
+               : "memory");
+}
 template <int kTile>
 inline void store(float* to, std::int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)"

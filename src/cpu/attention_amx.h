@@ -155,7 +155,7 @@ class AmxStream {
       put_in_order(head);
       float* sums = sums_ + head * kLanes;
       for (int m = kColumns; m < kLanes; ++m) sums[m - kColumns] += sums[m];
-      leave(p_, tile_, tile_.head + head, highest_ + head * kLanes, sums, in_order_, stride_,
+      leave(p_, tile_, tile_.head + head, highest_ + head * kLanes, sums, Lines{in_order_, stride_},
             partials);
     }
     return true;

@@ -108,7 +108,7 @@ class Block {
                                                       padded / Op::kSummed, out_, stride_);
       }
     }
-    leave(p_, tile_, tile_.head, highest_, sums_, out_, stride_, partials);
+    leave(p_, tile_, tile_.head, highest_, sums_, Lines{out_, stride_}, partials);
   }
 
  private:

@@ -85,15 +85,17 @@ HYLA_INLINE F largest_of(const float* logits, std::int64_t keys, std::int64_t st
   return max(max(tops[0], tops[1]), max(tops[2], tops[3]));
 }
 
-// Columns of which all keys are known: outputs and LSE. `stride` is a multiple of kLanes.
-inline void finish(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t kv_head,
-                   float* highest, float* sums, float* out, std::int64_t stride) {
+// Columns of which all keys are known: outputs and LSE. `line(m)`: the outputs of one, which may be
+// scaled in place, up to a multiple of kLanes.
+template <class Line>
+void finish(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t kv_head,
+            float* highest, float* sums, const Line& line) {
   const attention::Queries& q = p.queries;
   const std::int64_t group = q.query_heads / q.kv_heads;
   for (std::int64_t m = 0; m < tile.count; ++m) {
     const std::int64_t token = q.begin(tile.row) + (tile.first + m) / group;
     const std::int64_t head = kv_head * group + (tile.first + m) % group;
-    float* values = out + m * stride;
+    float* values = line(m);
     const bool any = highest[m] > kNoLogit;
     float factor = 1.0f;
     if (any && q.sinks.present()) {
@@ -106,7 +108,7 @@ inline void finish(const attention::RunProblem& p, const AttentionTile& tile, st
       highest[m] = most;
     }
     const F inverse = set(any ? factor / sums[m] : 0.0f);
-    for (std::int64_t d = 0; d < stride; d += kLanes) {
+    for (std::int64_t d = 0; d < q.value_dim; d += kLanes) {
       store(mul(load(values + d), inverse), values + d);
     }
     store_line(values, q.value_dim, q.out.data, q.out.dtype,
@@ -121,19 +123,27 @@ inline void finish(const attention::RunProblem& p, const AttentionTile& tile, st
 }
 
 // One part of a head is done: its outputs where it is the only one.
-inline void leave(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t head,
-                  float* highest, float* sums, float* out, std::int64_t stride, float* partials) {
-  if (tile.splits == 1) return finish(p, tile, head, highest, sums, out, stride);
+template <class Line>
+void leave(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t head,
+           float* highest, float* sums, const Line& line, float* partials) {
+  if (tile.splits == 1) return finish(p, tile, head, highest, sums, line);
   const std::int64_t at = (head - tile.head) * tile.splits + tile.split;
   float* to = partials + tile.partials + at * partial_floats(p.queries, tile.count);
   const std::size_t columns = static_cast<std::size_t>(tile.count) * sizeof(float);
   std::memcpy(to, highest, columns);
   std::memcpy(to + tile.count, sums, columns);
-  for (std::int64_t m = 0; m < tile.count; ++m) {
-    std::memcpy(to + 2 * tile.count + m * partial_stride(p.queries), out + m * stride,
-                static_cast<std::size_t>(stride) * sizeof(float));
+  to += 2 * tile.count;
+  for (std::int64_t m = 0; m < tile.count; ++m, to += partial_stride(p.queries)) {
+    std::memcpy(to, line(m),
+                static_cast<std::size_t>(whole(p.queries.value_dim, kLanes)) * sizeof(float));
   }
 }
+// Lines of outputs one after the other.
+struct Lines {
+  float* first;
+  std::int64_t stride;
+  float* operator()(std::int64_t m) const { return first + m * stride; }
+};
 
 // All parts of all heads of a tile. The first partial of a head becomes the whole.
 inline void join_parts(const attention::RunProblem& p, const AttentionTile& tile, float* partials) {
@@ -159,7 +169,7 @@ inline void join_parts(const attention::RunProblem& p, const AttentionTile& tile
       highest[m] = most;
       sums[m] = total;
     }
-    finish(p, tile, tile.head + h, highest, sums, out, partial_stride(p.queries));
+    finish(p, tile, tile.head + h, highest, sums, Lines{out, partial_stride(p.queries)});
   }
 }
 

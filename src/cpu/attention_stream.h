@@ -466,7 +466,7 @@ class Stream {
                            in_order_ + m * stride_ + d);
       }
     }
-    leave(p_, tile_, tile_.head + head, highest, sums, in_order_, stride_, partials);
+    leave(p_, tile_, tile_.head + head, highest, sums, Lines{in_order_, stride_}, partials);
   }
 
   const attention::RunProblem& p_;
