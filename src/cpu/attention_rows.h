@@ -200,27 +200,40 @@ inline void order_split(float* elements, std::int64_t count, int half) {
   }
 }
 
+// Rows from an address of each on.
+struct RowsAt {
+  const char* const* rows;
+  std::int64_t offset;
+  HYLA_INLINE const char* operator[](std::int64_t key) const { return rows[key] + offset; }
+};
+
+// What a tile of keys or values asks for, line by line as it takes its own: lines of rows that come
+// later, and once more those of rows that come sooner, as what a processor has no room for it drops.
+// Into the L1 cache where it is large.
+template <bool kLarge>
+struct Later {
+  RowsAt first, again;
+
+  HYLA_INLINE void ask(std::int64_t key, std::int64_t byte) const {
+    __builtin_prefetch(first[key] + byte, 0, kLarge ? 3 : 2);
+    __builtin_prefetch(again[key] + byte, 0, kLarge ? 3 : 2);
+  }
+};
+
 // Asks for rows that are needed soon, a cache line of each of kRows of them after another, then the
 // next line of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache
 // has too few misses under way, and what it cannot take is dropped. That is why lines are asked for
 // twice, by the products with keys and by those with values, where these are as fast as memory.
 template <std::int64_t kRows, bool kTwice>
 struct Asked {
-  struct Rows {
-    const char* const* rows;  // kRows
-    std::int64_t offset;
-
-    HYLA_INLINE void ask(std::uint64_t line) const {
-      constexpr std::uint64_t kCount = kRows;
-      __builtin_prefetch(rows[line % kCount] + offset + line / kCount * kLine, 0, 2);
-    }
-  };
-  Rows first, again;
+  RowsAt first, again;     // kRows each
   std::uint64_t next = 0;  // line
 
   HYLA_INLINE void ask() {
-    first.ask(next);
-    if constexpr (kTwice) again.ask(next);
+    const auto row = static_cast<std::int64_t>(next % kRows);
+    const auto byte = static_cast<std::int64_t>(next / kRows) * kLine;
+    __builtin_prefetch(first[row] + byte, 0, 2);
+    if constexpr (kTwice) __builtin_prefetch(again[row] + byte, 0, 2);
     ++next;
   }
   HYLA_INLINE void skip(std::int64_t lines) { next += static_cast<std::uint64_t>(lines); }

@@ -57,7 +57,12 @@ class Stream {
         elements_(key_elements(p_.queries)),
         stride_(value_floats(p_.queries)),
         direct_(Kinds::of(p_.cache.k.dtype, [&]<class Rows>() { return is_direct<Rows>(); })),
-        split_(direct_ && Kinds::of(p_.cache.k.dtype, []<class Rows>() { return Rows::kSplit; })) {
+        split_(direct_ && Kinds::of(p_.cache.k.dtype, []<class Rows>() { return Rows::kSplit; })),
+        near_(Tiles::kByColumn && direct_ && has_large_first_cache()),
+        sooner_keys_(rows_of(kSooner, p_.cache.k)),
+        later_keys_(rows_of(kLater, p_.cache.k)),
+        sooner_values_(rows_of(kSooner, p_.cache.v)),
+        later_values_(rows_of(kLater, p_.cache.v)) {
     const std::int64_t columns = tile.heads * groups_ * kColumns;
     queries_ = scratch;
     out_ = queries_ + columns * elements_;
@@ -94,6 +99,13 @@ class Stream {
   using Kinds = RowsOf<Op>;
   static constexpr bool kHalves = Tiles::template kByHalves<BfloatRows>;
   using Asking = typename Tiles::Asking;
+  // How far what is asked for into the first cache is from what is worked on: enough for memory and
+  // beyond the tile at hand, and so little that it stays until its turn comes.
+  struct Distance {
+    std::int64_t rows, bytes;  // at least
+  };
+  static constexpr Distance kSooner{12, 6 << 10}, kLater{20, 10 << 10};
+  static constexpr std::int64_t kValueKeys = Tiles::kValueKeys;
 
   static std::int64_t line_floats(const attention::Queries& q) {
     return whole(std::max(q.head_dim, q.value_dim), 2 * kLanes);
@@ -109,38 +121,44 @@ class Stream {
     return q.value_dim == stride_ && q.head_dim % (kVectorBytes / Rows::kBytes) == 0 &&
            one_each(p_.cache.k_scales) && one_each(p_.cache.v_scales);
   }
-  // Of keys from `first` on, of this tile or of one whose turn is next.
-  void addresses(const AttentionTile& tile, std::int64_t first, int which) {
-    addresses_of(p_.cache.k, tile, first, keys_[which]);
-    addresses_of(p_.cache.v, tile, first, values_[which]);
+  // In rows, of those whose addresses are known.
+  std::int64_t rows_of(const Distance& distance, const TensorView& view) const {
+    const std::int64_t rows = distance.bytes / (tile_.heads * row_bytes(view));
+    return std::clamp(rows, distance.rows, kStreamKeys);
+  }
+  // Of keys from `first` on, of this tile or of one whose turn is next; `round`: 0 or, the next, 1.
+  void addresses(const AttentionTile& tile, std::int64_t first, int round) {
+    addresses_of(p_.cache.k, tile, first, keys_ + round * kStreamKeys);
+    addresses_of(p_.cache.v, tile, first, values_ + round * kStreamKeys);
   }
   void addresses_of(const TensorView& view, const AttentionTile& tile, std::int64_t first,
                     const char** rows) {
     row_addresses(p_.cache, view, tile.row, first, kStreamKeys, tile.keys.end, rows);
     const std::int64_t heads = (tile.head - tile_.head) * head_bytes(view);
     for (std::int64_t i = 0; heads != 0 && i < kStreamKeys; ++i) rows[i] += heads;
-    prefetch_pages(rows, kStreamKeys, tile_.head * head_bytes(view));
+    // Rows that are asked for soon bring their pages, without a crowd of requests at once.
+    if (!near_) prefetch_pages(rows, kStreamKeys, tile_.head * head_bytes(view));
   }
   // Those that follow on `key` and its round, to be asked for.
-  void next_addresses(std::int64_t key, int which) {
+  void next_addresses(std::int64_t key) {
     const std::int64_t later = key + kStreamKeys;
-    if (later < tile_.keys.end) return addresses(tile_, later, which);
-    if (next_ != nullptr) return addresses(*next_, next_->keys.begin, which);
-    addresses(tile_, tile_.keys.end - 1, which);  // once more: asking for it costs nothing
+    if (later < tile_.keys.end) return addresses(tile_, later, 1);
+    if (next_ != nullptr) return addresses(*next_, next_->keys.begin, 1);
+    addresses(tile_, tile_.keys.end - 1, 1);  // once more: asking for it costs nothing
   }
 
   // kDirect: rows as they lie in the cache, otherwise converted.
   template <class Rows, bool kDirect>
   void walk() {
-    int now = 0;
-    addresses(tile_, tile_.keys.begin, now);
+    addresses(tile_, tile_.keys.begin, 0);
     for (std::int64_t key = tile_.keys.begin; key < tile_.keys.end; key += kStreamKeys) {
-      next_addresses(key, 1 - now);
-      score<Rows, kDirect>(key, now);
+      next_addresses(key);
+      score<Rows, kDirect>(key);
       logits_.cap(weights_, tile_.heads * groups_ * kColumns * kStreamKeys);
       hide(key);
-      add_heads<Rows, kDirect>(key, now);
-      now = 1 - now;
+      add_heads<Rows, kDirect>(key);
+      std::copy_n(keys_ + kStreamKeys, kStreamKeys, keys_);
+      std::copy_n(values_ + kStreamKeys, kStreamKeys, values_);
     }
   }
 
@@ -226,17 +244,18 @@ class Stream {
                               std::int64_t key, const float* scales, const Asking& asked) const {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
+#if HYLA_TARGET_HAS_PAIRS
       if constexpr (Tiles::kByColumn) {
-        F logits[kColumns];
-        Tiles::template logits_by_column<Rows>(rows + key, offset, queries_ + i * elements_,
-                                               elements_, asked, logits);
-        F scale = set(logits_.scale);
-        if (scales != nullptr) scale = load(scales + key);
-        for (int m = 0; m < kColumns; ++m) {
-          store(mul(logits[m], scale), weights_ + i * kStreamKeys + Tiles::logit_at(key, m));
-        }
+        const F factor = scales != nullptr ? load_half_twice(scales + key) : set(logits_.scale);
+        const auto score_eight = [&]<bool kLarge>(const Later<kLarge>& later) {
+          Tiles::template logits_by_column<Rows>(RowsAt{rows + key, offset},
+                                                 queries_ + i * elements_, elements_, later, factor,
+                                                 weights_ + i * kStreamKeys + key);
+        };
+        near_ ? score_eight(soon_by_keys(head, key)) : score_eight(later_by_keys(head, key));
         continue;
       }
+#endif
 #if HYLA_TARGET_HAS_AVX512
       if constexpr (Tiles::template kByHalves<Rows>) {
         F first, second;
@@ -273,22 +292,41 @@ class Stream {
 #endif
   }
 
-  // What the products of keys ask for: the next keys, and once more the values of these.
-  Asking asked_by_keys(std::int64_t head, int now) const {
-    return {{keys_[1 - now], (tile_.head + head) * head_bytes(p_.cache.k)},
-            {values_[now], (tile_.head + head) * head_bytes(p_.cache.v)}};
+  RowsAt keys_of(std::int64_t head, std::int64_t key) const {
+    return {keys_ + key, (tile_.head + head) * head_bytes(p_.cache.k)};
+  }
+  RowsAt values_of(std::int64_t head, std::int64_t key) const {
+    return {values_ + key, (tile_.head + head) * head_bytes(p_.cache.v)};
+  }
+  // What the products of keys ask for: the next keys, and once more the values of these. A large
+  // first cache has the keys that come soon.
+  Asking asked_by_keys(std::int64_t head) const {
+    return {keys_of(head, kStreamKeys), values_of(head, 0)};
+  }
+  Later<false> later_by_keys(std::int64_t head, std::int64_t key) const {
+    return {keys_of(head, key + kStreamKeys), values_of(head, key)};
+  }
+  Later<true> soon_by_keys(std::int64_t head, std::int64_t key) const {
+    return {keys_of(head, key + later_keys_), keys_of(head, key + sooner_keys_)};
+  }
+  // The same of values, and once more the next keys.
+  Later<false> later_by_values(std::int64_t head, std::int64_t key) const {
+    return {values_of(head, key + kStreamKeys), keys_of(head, key + kStreamKeys)};
+  }
+  Later<true> soon_by_values(std::int64_t head, std::int64_t key) const {
+    return {values_of(head, key + later_values_), values_of(head, key + sooner_values_)};
   }
 
-  // Keys from `first` on, whose addresses are keys_[now].
+  // Keys from `first` on.
   template <class Rows, bool kDirect>
-  void score(std::int64_t first, int now) const {
+  void score(std::int64_t first) const {
     constexpr std::int64_t kTileKeys = Tiles::template kTileKeys<Rows>;
     const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
-    const char* const* rows = keys_[now];
+    const char* const* rows = keys_;
     const std::int64_t lines = kTileKeys * row_bytes(k) / kLine;  // of a tile of keys
     if (kDirect && !stored.present() && head_bytes(k) == row_bytes(k)) {
       // In the order of memory where tokens come before heads.
-      Asking asked = asked_by_keys(0, now);
+      Asking asked = asked_by_keys(0);
       for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head, asked.skip(lines)) {
           score_keys<Rows>(rows, (tile_.head + head) * head_bytes(k), head, key, nullptr, asked);
@@ -306,7 +344,7 @@ class Stream {
         for (float& scale : scales) scale *= logits_.scale;
       }
       if (!kDirect) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
-      Asking asked = asked_by_keys(head, now);
+      Asking asked = asked_by_keys(head);
       for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys, asked.skip(lines)) {
         score_keys<Rows>(kDirect ? rows : converted, kDirect ? offset : 0, head, key,
                          scaled ? scales : nullptr, asked);
@@ -421,25 +459,45 @@ class Stream {
   }
 
   template <class Rows, bool kDirect>
-  void add_heads(std::int64_t first, int now) {
+  void add_heads(std::int64_t first) {
     const TensorView &v = p_.cache.v, &stored = p_.cache.v_scales;
-    const char* const* rows = values_[now];
+    // All heads of a few rows lie in one piece.
+    constexpr bool kTogether = kDirect && kValueKeys < kStreamKeys;
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
-      const std::int64_t offset = (tile_.head + head) * head_bytes(v);
       const char* converted[kStreamKeys];
       alignas(64) float scales[kStreamKeys];
       const bool scaled = kDirect && stored.present();
       if (scaled) load_scales(stored, first, head, scales);
-      if (!kDirect) convert(v, stored, first, head, p_.queries.value_dim, rows, converted);
+      if (!kDirect) convert(v, stored, first, head, p_.queries.value_dim, values_, converted);
       for (std::int64_t group = 0; group < groups_; ++group) {
-        const std::int64_t i = head * groups_ + group;
-        soften(i, scaled ? scales : nullptr);
-        Tiles::template add_values<Rows>(
-            {kDirect ? rows : converted, kDirect ? offset : 0}, {values_[1 - now], offset},
-            {keys_[1 - now], (tile_.head + head) * head_bytes(p_.cache.k)},
-            weights_ + i * kColumns * kStreamKeys, out_ + i * kColumns * stride_, stride_);
+        soften(head * groups_ + group, scaled ? scales : nullptr);
+      }
+      if constexpr (kTogether) continue;
+      for (std::int64_t key = 0; key < kStreamKeys; key += kValueKeys) {
+        add_keys<Rows>(kDirect ? values_of(head, key) : RowsAt{converted + key, 0}, head, key);
       }
     }
+    if constexpr (kTogether) {
+      for (std::int64_t key = 0; key < kStreamKeys; key += kValueKeys) {
+        for (std::int64_t head = 0; head < tile_.heads; ++head) {
+          add_keys<Rows>(values_of(head, key), head, key);
+        }
+      }
+    }
+  }
+  template <class Rows>
+  HYLA_INLINE void add_keys(RowsAt rows, std::int64_t head, std::int64_t key) {
+    const auto add = [&]<bool kLarge>(const Later<kLarge>& later) {
+      for (std::int64_t group = 0; group < groups_; ++group) {
+        const std::int64_t i = (head * groups_ + group) * kColumns;
+        const float* weights = weights_ + i * kStreamKeys + Tiles::weight_at(key / Op::kSummed, 0);
+        Tiles::template add_values<Rows>(rows, later, weights, out_ + i * stride_, stride_);
+      }
+    };
+    if constexpr (Tiles::kByColumn) {
+      if (near_) return add(soon_by_values(head, key));
+    }
+    add(later_by_values(head, key));
   }
 
   void leave_all(float* partials) const {
@@ -479,15 +537,19 @@ class Stream {
   std::int64_t stride_;    // of an output
   bool direct_;            // rows as they lie in the cache
   bool split_;             // as Rows::kSplit has them
-  float* queries_;         // [heads, groups, kColumns, elements]
-  float* out_;             // [heads, groups, kColumns, stride]
-  float* weights_;         // [heads, groups, kStreamKeys, kColumns]: logits, then weights
+  bool near_;              // asks into the first cache
+  // Distances, in rows.
+  std::int64_t sooner_keys_, later_keys_, sooner_values_, later_values_;
+  float* queries_;  // [heads, groups, kColumns, elements]
+  float* out_;      // [heads, groups, kColumns, stride]
+  float* weights_;  // [heads, groups, kStreamKeys, kColumns]: logits, then weights
   // [heads, groups, kLanes], a column in every kColumns-th lane; by column, sums have a vector each
   float *highest_, *sums_;
   float* in_order_;  // [groups, kColumns, stride]: the outputs of a head
   float* lines_;     // [kStreamKeys, lines_stride]
   float* line_;
-  const char *keys_[2][kStreamKeys], *values_[2][kStreamKeys];  // of head 0: now, and the next
+  // Of head 0, of this round and of the next one.
+  const char *keys_[2 * kStreamKeys], *values_[2 * kStreamKeys];
 };
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE

@@ -5,9 +5,9 @@
 // the softmax nor the products with values move anything between lanes. With pairs of bfloat16 the
 // two keys of a pair are those whose weights lie in the same lane of neighbouring vectors.
 //
-// Eight columns of pairs are enough products for each key to hide its way into the lanes: a vector
-// of logits is sixteen keys of one column then, nothing is summed over lanes, and the keys of a
-// pair are neighbours.
+// Eight columns of pairs are enough products for each key to hide its way into the lanes: pairs of
+// four keys lie side by side then, little is summed over lanes, a vector of logits is sixteen keys
+// of one column, and the keys of a pair are neighbours.
 #if defined(HYLA_CPU_ATTENTION_TILES_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_TILES_H_
 #undef HYLA_CPU_ATTENTION_TILES_H_
@@ -39,9 +39,9 @@ struct StreamTiles {
   static constexpr bool kByHalves = HYLA_TARGET_HAS_AVX512 != 0 && Rows::kSplit;
   // Whose logits are made together.
   template <class Rows>
-  static constexpr int kTileKeys = kByColumn         ? kLanes
-                                   : kByHalves<Rows> ? 2 * kKeys
-                                                     : kKeys;
+  static constexpr std::int64_t kTileKeys = kByColumn         ? 8
+                                            : kByHalves<Rows> ? 2 * kKeys
+                                                              : kKeys;
 
   static constexpr std::int64_t logit_at(std::int64_t key, std::int64_t column) {
     return kByColumn ? column * kStreamKeys + key : key * kColumns + column;
@@ -51,75 +51,76 @@ struct StreamTiles {
     return kByColumn ? column * kStreamKeys + step : step * kColumns + column;
   }
 
+  // Values of so many keys at a time, all of their numbers: memory is fastest when rows are taken in
+  // its order.
+  static constexpr std::int64_t kValueKeys = kByColumn ? 8 : kStreamKeys;
+
   static constexpr bool kAsksTwice = Op::kSummed == 2;
   using Asking = Asked<kStreamKeys, kAsksTwice>;
 
   // A query among the others of its group, for `products` and `logits_by_column`.
   static void place_query(const float* query, std::int64_t elements, std::int64_t column,
                           float* to) {
-    if constexpr (kByColumn) {
-      for (std::int64_t j = 0; j < elements; ++j) to[j * kColumns + column] = query[j];
-    } else {
-      for (std::int64_t j = 0; j < elements; j += kLanes) {
-        std::memcpy(to + j * kColumns + column * kLanes, query + j, kVectorBytes);
-      }
+    for (std::int64_t j = 0; j < elements; j += kLanes) {
+      std::memcpy(to + j * kColumns + column * kLanes, query + j, kVectorBytes);
     }
   }
 
 #if HYLA_TARGET_HAS_PAIRS
   template <class Rows>
-  static HYLA_INLINE void four_keys(const char* const* rows, std::int64_t j, Asking& asked,
+  static HYLA_INLINE void four_keys(const char* const* rows, std::int64_t j,
                                     P (&to)[Rows::kParts][4]) {
     P a[Rows::kParts], b[Rows::kParts], c[Rows::kParts], d[Rows::kParts];
     Rows::keys(rows[0] + j, a);
-    asked.ask();
     Rows::keys(rows[1] + j, b);
-    asked.ask();
     Rows::keys(rows[2] + j, c);
-    asked.ask();
     Rows::keys(rows[3] + j, d);
-    asked.ask();
 #pragma GCC unroll 2
     for (int n = 0; n < Rows::kParts; ++n) transpose_in_blocks(a[n], b[n], c[n], d[n], to[n]);
   }
 
-  // Products of sixteen keys with eight queries. Shuffles and products have pipes of their own. A
-  // function for itself: it needs all registers.
-  template <class Rows>
-  static __attribute__((noinline)) void logits_by_column(const char* const* rows,
-                                                         std::int64_t offset, const float* queries,
-                                                         std::int64_t elements, Asking asked,
-                                                         F (&to)[kColumns]) {
-    F sums[kColumns];
+  // Products of eight keys with eight queries: as many sums as the pipes of products have under way.
+  // In a vector of sums each block of four lanes has a part of those of four keys. A function for
+  // itself: it needs all registers.
+  template <class Rows, bool kLarge>
+  static __attribute__((noinline)) void logits_by_column(RowsAt rows, const float* query,
+                                                         std::int64_t elements,
+                                                         const Later<kLarge>& later, F factor,
+                                                         float* to) {
+    const float* end = query + elements * kColumns;
+    F first[kColumns], second[kColumns];  // four keys each
 #pragma GCC unroll 8
-    for (int m = 0; m < kColumns; ++m) sums[m] = zero();
-    const float* end = queries + elements * kColumns;
-    for (std::int64_t j = offset; queries < end; j += kVectorBytes) {
-      asm("" : "+r"(rows));  // or addresses would be kept, in registers that vectors need
-      using Keys = P[Rows::kParts][4];  // [part][every fourth pair] of four keys
-      Keys first, second, third, fourth;
-      four_keys<Rows>(rows, j, asked, first);
-      four_keys<Rows>(rows + 4, j, asked, second);
-      four_keys<Rows>(rows + 8, j, asked, third);
-      four_keys<Rows>(rows + 12, j, asked, fourth);
+    for (int m = 0; m < kColumns; ++m) first[m] = second[m] = zero();
+    for (std::int64_t j = 0; query < end; j += kVectorBytes) {
+      asm("" : "+r"(rows.rows));  // or addresses would be kept, in registers that are needed
+      P lower[Rows::kParts][4], upper[Rows::kParts][4];  // [part][every fourth pair]
+      four_keys<Rows>(rows.rows, rows.offset + j, lower);
+      four_keys<Rows>(rows.rows + 4, rows.offset + j, upper);
 #pragma GCC unroll 2
-      for (int n = 0; n < Rows::kParts; ++n, queries += kLanes * kColumns) {
-#pragma GCC unroll 4
-        for (int t = 0; t < 4; ++t) {
-          P pairs[4];  // of all keys: number t, 4 + t, 8 + t, 12 + t
-          transpose_blocks(first[n][t], second[n][t], third[n][t], fourth[n][t], pairs);
-#pragma GCC unroll 4
-          for (int b = 0; b < 4; ++b) {
-#pragma GCC unroll 8
-            for (int m = 0; m < kColumns; ++m) {
-              sums[m] = dot_same_pair(sums[m], pairs[b], queries + (4 * b + t) * kColumns + m);
-            }
+      for (int n = 0; n < Rows::kParts; ++n, query += kColumns * kLanes) {
+        const auto add = [&]<int t>() {
+          if (n == 0) {  // not all at once: what finds no room is dropped
+            later.ask(2 * t, j);
+            later.ask(2 * t + 1, j);
           }
-        }
+#pragma GCC unroll 8
+          for (int m = 0; m < kColumns; ++m) {
+            const P pairs = repeat_in_blocks<t>(load_pairs(query + m * kLanes));
+            first[m] = dot_pairs(first[m], lower[n][t], pairs);
+            second[m] = dot_pairs(second[m], upper[n][t], pairs);
+          }
+        };
+        add.template operator()<0>();
+        add.template operator()<1>();
+        add.template operator()<2>();
+        add.template operator()<3>();
       }
     }
-#pragma GCC unroll 8
-    for (int m = 0; m < kColumns; ++m) to[m] = sums[m];
+#pragma GCC unroll 4
+    for (int m = 0; m < kColumns; m += 2) {
+      const F logits = sum_blocks(first[m], second[m], first[m + 1], second[m + 1]);
+      store_halves(mul(logits, factor), to + logit_at(0, m), to + logit_at(0, m + 1));
+    }
   }
 #endif
 
@@ -192,48 +193,46 @@ struct StreamTiles {
   }
 #endif
 
-  // Addresses of kStreamKeys rows.
-  struct RowsAt {
-    const char* const* rows;
-    std::int64_t offset;
-    HYLA_INLINE const char* operator[](std::int64_t key) const { return rows[key] + offset; }
-  };
-
-  // The rows of a step of add_block.
-  template <class Rows>
-  static HYLA_INLINE void ask_for(const RowsAt& next, std::int64_t key) {
-    __builtin_prefetch(next[key], 0, 2);
-    if constexpr (Op::kSummed == 2) __builtin_prefetch(next[key + kApart], 0, 2);
-    if constexpr (kBlock * Rows::kBytes > kLine) __builtin_prefetch(next[key] + kLine, 0, 2);
+  // A line of the rows of a step of add_block.
+  template <class Rows, bool kLarge>
+  static HYLA_INLINE void ask_for(const Later<kLarge>& later, std::int64_t key, std::int64_t byte) {
+    if constexpr (kAsksTwice) {
+      later.ask(key, byte);
+      later.ask(key + kApart, byte);
+    } else {
+      __builtin_prefetch(later.first[key] + byte, 0, 2);
+      if constexpr (kBlock * Rows::kBytes > kLine) {
+        __builtin_prefetch(later.first[key] + byte + kLine, 0, 2);
+      }
+    }
   }
 
-  // Asks for the `next` values, and once more for the `keys` before them.
-  template <class Rows>
-  static HYLA_INLINE void add_values(RowsAt rows, RowsAt next, RowsAt keys, const float* weights,
+  // Values of kValueKeys keys.
+  template <class Rows, bool kLarge>
+  static HYLA_INLINE void add_values(RowsAt rows, const Later<kLarge>& later, const float* weights,
                                      float* out, std::int64_t stride) {
     constexpr std::int64_t kBytes = kBlock * Rows::kBytes;
     // Bytes cost more to convert than weights to load: each of their vectors meets all columns.
     constexpr bool kOneByOne = kLanes == 8 && kGroup < kColumns && Rows::kBytes == 1;
     constexpr int kTile = kOneByOne ? kColumns : kGroup, kVectors = kOneByOne ? 1 : kValueVectors;
-    for (std::int64_t d = 0; d < stride; d += kBlock, out += kColumns * kBlock) {
-      const bool asks = kBytes % kLine == 0 || d * Rows::kBytes % kLine == 0;
+    for (std::int64_t d = 0, byte = 0; d < stride; d += kBlock, byte += kBytes) {
+      const bool asks = kBytes % kLine == 0 || byte % kLine == 0;
       for (int n = 0; n < kValueVectors; n += kVectors) {
-        const RowsAt from{rows.rows, rows.offset + n * kLanes * Rows::kBytes};
+        const RowsAt from{rows.rows, rows.offset + byte + n * kLanes * Rows::kBytes};
         for (int m = 0; m < kColumns; m += kTile) {
-          add_block<Rows, kTile, kVectors>(from, next, keys, asks && n == 0 && m == 0, weights + m,
-                                           out + m * kBlock + n * kLanes);
+          add_block<Rows, kTile, kVectors>(from, later, asks && n == 0 && m == 0 ? byte : -1,
+                                           weights + m, out + m * kBlock + n * kLanes);
         }
       }
-      rows.offset += kBytes;
-      next.offset += kBytes;
-      keys.offset += kBytes;
+      out += kColumns * kBlock;
     }
   }
 
-  // kTile columns by kVectors vectors of a block of values.
-  template <class Rows, int kTile, int kVectors>
-  static HYLA_INLINE void add_block(const RowsAt& rows, const RowsAt& next, const RowsAt& keys,
-                                    bool asks, const float* weights, float* out) {
+  // kTile columns by kVectors vectors of a block of values. Asks for `byte` of the rows that come
+  // later, where it is one.
+  template <class Rows, int kTile, int kVectors, bool kLarge>
+  static HYLA_INLINE void add_block(const RowsAt& rows, const Later<kLarge>& later,
+                                    std::int64_t byte, const float* weights, float* out) {
     constexpr int kSteps = 2 * kApart / Op::kSummed;
     F sums[kTile][kVectors];
 #pragma GCC unroll 8
@@ -241,15 +240,13 @@ struct StreamTiles {
 #pragma GCC unroll 2
       for (int n = 0; n < kVectors; ++n) sums[m][n] = load(out + m * kBlock + n * kLanes);
     }
-    for (std::int64_t key = 0; key < kStreamKeys; key += 2 * kApart) {
+    for (std::int64_t key = 0; key < kValueKeys; key += 2 * kApart) {
+      if constexpr (kByColumn) asm("" : "+r"(weights));  // as above
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
         const std::int64_t step = key / Op::kSummed + i;
         Vector values[kVectors];
-        if (asks) {
-          ask_for<Rows>(next, key + i);
-          if constexpr (kAsksTwice) ask_for<Rows>(keys, key + i);
-        }
+        if (byte >= 0) ask_for<Rows>(later, key + i, byte);
         if constexpr (Op::kSummed == 2) {
           Rows::values(rows[key + i], rows[key + i + kApart], values);
         } else {

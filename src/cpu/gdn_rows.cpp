@@ -27,10 +27,6 @@ std::int64_t longest_row(const gdn::MtpProblem& p, const gdn::PrefillProblem* pr
 // Pages of so much memory are found in the translation buffers of any core.
 constexpr std::int64_t kKnownPages = 4 << 20;
 
-// With 32 KiB what is fetched ahead throws out the rows at hand, but on Intel's processors (Skylake:
-// decode in the cache 54 us, with rows ahead in the first cache 43).
-constexpr std::int64_t kLargeFirstCache = 48 << 10;
-
 // On the processors that have AMX a product of pairs takes twice as long as those of floats.
 RowsPlan plan_rows(Target target, const gdn::MtpProblem& p) {
   RowsPlan plan;
@@ -46,7 +42,9 @@ RowsPlan plan_rows(Target target, const gdn::MtpProblem& p) {
       p.sequences.rows * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(p.initial.dtype));
   plan.far = states > kCacheBytes;
   plan.pages = states > kKnownPages;
-  plan.near = first_cache_bytes() >= kLargeFirstCache || made_by_intel();
+  // With 32 KiB what is fetched ahead throws out the rows at hand, but on Intel's processors
+  // (Skylake: decode in the cache 54 us, with rows ahead in the first cache 43).
+  plan.near = has_large_first_cache() || made_by_intel();
   plan.pairs = refuses(Target::kAmx) != nullptr;
   plan.stream = (p.states_out.present() || p.step_slots.present()) && bytes > kCacheBytes;
   return plan;

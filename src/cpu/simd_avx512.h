@@ -113,6 +113,20 @@ HYLA_INLINE void transpose_lanes(F (&x)[kLanes]) {
     x[12 + c] = from_raw(_mm512_shuffle_f32x4(b, e, 0xdd));
   }
 }
+// Blocks of four lanes: the sum of the blocks of a, of b, c and d.
+HYLA_INLINE F sum_blocks(F a, F b, F c, F d) {
+  const __m512 x = raw(a), y = raw(b), z = raw(c), w = raw(d);
+  const __m512 ab =
+      _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+  const __m512 cd =
+      _mm512_add_ps(_mm512_shuffle_f32x4(z, w, 0x44), _mm512_shuffle_f32x4(z, w, 0xee));
+  return from_raw(
+      _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd)));
+}
+HYLA_INLINE void store_halves(F x, float* lower, float* upper) {
+  _mm256_storeu_ps(lower, _mm512_castps512_ps256(raw(x)));
+  _mm256_storeu_ps(upper, _mm512_extractf32x8_ps(raw(x), 1));
+}
 // The same half in both halves.
 HYLA_INLINE F load_half_twice(const float* from) {
   return from_raw(_mm512_broadcast_f32x8(_mm256_loadu_ps(from)));

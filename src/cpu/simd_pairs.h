@@ -34,18 +34,10 @@ HYLA_INLINE void transpose_blocks(P x, P y, P z, P w, P (&to)[4]) {
   to[3] = from_words(_mm512_shuffle_i32x4(b, d, 0xdd));
 }
 
-// dot_pairs with the same pair in every lane, which lies in memory. g++ 12 does not know that the
-// instruction takes it from there: it would be one more, and a register.
-HYLA_INLINE F dot_same_pair(F sum, P a, const float* pair) {
-#if defined(__clang__)
-  std::uint32_t bits;
-  std::memcpy(&bits, pair, sizeof bits);
-  return dot_pairs(sum, a, set_pair(bits));
-#else
-  __m512 result = floats(sum);
-  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(result) : "v"(words(a)), "m"(*pair));
-  return from_floats(result);
-#endif
+// Of each block of four lanes number t, in all of its lanes.
+template <int t>
+HYLA_INLINE P repeat_in_blocks(P x) {
+  return from_words(_mm512_shuffle_epi32(words(x), static_cast<_MM_PERM_ENUM>(t * 0x55)));
 }
 
 // Both as bfloat16, one after the other.

@@ -79,12 +79,12 @@ const char* refuses(Target target) {
   }
 }
 
-std::int64_t first_cache_bytes() {
+bool has_large_first_cache() {
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
-  static const std::int64_t bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
-  return bytes < 0 ? 0 : bytes;
+  static const bool large = sysconf(_SC_LEVEL1_DCACHE_SIZE) >= 48 << 10;
+  return large;
 #else
-  return 0;
+  return false;
 #endif
 }
 

@@ -17,8 +17,8 @@ enum class Target {
 // Null where this machine and this build have it, otherwise why not.
 const char* refuses(Target target);
 
-// Of a core's cache for data, the nearest one; 0 where the system does not say.
-std::int64_t first_cache_bytes();
+// 48 KiB of data or more in the nearest cache of a core; false where the system does not say.
+bool has_large_first_cache();
 bool made_by_intel();
 
 const char* name_of(Target target);  // "avx512_bf16"
