@@ -58,7 +58,7 @@ class Stream {
         stride_(value_floats(p_.queries)),
         direct_(Kinds::of(p_.cache.k.dtype, [&]<class Rows>() { return is_direct<Rows>(); })),
         split_(direct_ && Kinds::of(p_.cache.k.dtype, []<class Rows>() { return Rows::kSplit; })),
-        near_(Tiles::kByColumn && direct_ && has_large_first_cache()),
+        near_(Tiles::kByColumn && direct_ && drops_crowds()),
         sooner_keys_(rows_of(kSooner, p_.cache.k)),
         later_keys_(rows_of(kLater, p_.cache.k)),
         sooner_values_(rows_of(kSooner, p_.cache.v)),

@@ -41,7 +41,8 @@ RowsPlan plan_rows(Target target, const gdn::MtpProblem& p) {
   const std::int64_t states =
       p.sequences.rows * p.heads * p.K * p.V * static_cast<std::int64_t>(size_of(p.initial.dtype));
   plan.far = states > kCacheBytes;
-  plan.pages = states > kKnownPages;
+  plan.twice = drops_crowds();
+  plan.pages = states > kKnownPages && !plan.twice;
   // With 32 KiB what is fetched ahead throws out the rows at hand, but on Intel's processors
   // (Skylake: decode in the cache 54 us, with rows ahead in the first cache 43).
   plan.near = has_large_first_cache() || made_by_intel();

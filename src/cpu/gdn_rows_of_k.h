@@ -253,6 +253,7 @@ struct RowsOfK {
     using Two = TwoAtOnce<128 / kLanes>;
     if (!plan.near) return Two::run<Fetch::kSecond>(t, count, from, to, stride, next, v, o);
     if (!plan.far) return Two::run<Fetch::kFirst>(t, count, from, to, stride, next, v, o);
+    if (plan.twice) return Two::run<Fetch::kTwice>(t, count, from, to, stride, next, v, o);
     Two::run<Fetch::kBoth>(t, count, from, to, stride, next, v, o);
   }
 

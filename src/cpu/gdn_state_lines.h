@@ -16,7 +16,8 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 template <class S>
 struct LineOf {
   static constexpr bool kInTurn = std::is_same_v<S, float>;  // TwoAtOnce takes them
-  static constexpr std::int64_t kAhead = 16;                 // rows, when it does
+  // Rows, when it does: what is asked for, and what is where that is done twice, see Fetch.
+  static constexpr std::int64_t kAhead = 16, kSooner = 12, kLater = 20;
   static HYLA_INLINE bool asked_far(const S*) { return true; }
   static constexpr bool kArranged = false;  // not in their order: what they meet goes by arrange()
   static HYLA_INLINE void load_two(const S* from, F& a, F& b) {
@@ -48,7 +49,7 @@ struct LineOf {
 template <>
 struct LineOf<bfloat16> {
   static constexpr bool kInTurn = true, kArranged = true;
-  static constexpr std::int64_t kAhead = 24;
+  static constexpr std::int64_t kAhead = 24, kSooner = 24, kLater = 40;
   // Not the last lines of a page: the hardware asks for them itself once it has seen the others, and
   // has more requests under way than a core's own.
   static HYLA_INLINE bool asked_far(const bfloat16* row) {

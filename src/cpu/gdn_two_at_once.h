@@ -15,8 +15,9 @@ HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
 // Rows ahead come into the second cache, or into the first one; or, out of memory, those of the next
-// head into the second and what is near into the first.
-enum class Fetch { kSecond, kFirst, kBoth };
+// head into the second and what is near into the first; or what is near into the second, and nearer
+// into the first.
+enum class Fetch { kSecond, kFirst, kBoth, kTwice };
 
 constexpr std::int64_t kRowsInTurn = 4;
 
@@ -28,14 +29,17 @@ HYLA_INLINE void advance(S*& at, std::int64_t stride) {
 }
 
 // What a turn works on: rows that are updated, and those after them, which meet k and q. `fetched`
-// are to be asked for, and so are those from number `first` of the next head.
+// are to be asked for, and so are those `far` away.
 template <class S>
 struct TurnOfRows {
-  const S *row, *later, *fetched, *next;
+  const S *row, *later, *fetched, *far;
   S* to;
-  std::int64_t stride, first;
-  HYLA_INLINE const S* far(int j) const { return next + (first + j) * stride; }
+  std::int64_t stride;
 };
+template <Fetch kFetch, class S>
+HYLA_INLINE bool asks_far(const S* row) {
+  return kFetch == Fetch::kTwice || (kFetch == Fetch::kBoth && LineOf<S>::asked_far(row));
+}
 
 // k and q stay in registers: row after row.
 template <int kVectors>
@@ -79,10 +83,8 @@ struct KeysInRegisters {
       update<kFetch, kWritten>(alpha, set(delta[j]), at.row, kept[j], at.to, at.fetched);
       advance(at.later, at.stride);
       advance(at.fetched, at.stride);
-      const S* far_row = at.far(j);
-      if (kFetch == Fetch::kBoth && LineOf<S>::asked_far(far_row)) {
-        prefetch<kVectors * kLanes>(far_row);
-      }
+      const S* far_row = at.far + j * at.stride;
+      if (asks_far<kFetch>(far_row)) prefetch<kVectors * kLanes>(far_row);
       advance(at.row, at.stride);
       if (kWritten) advance(at.to, at.stride);
     }
@@ -154,9 +156,8 @@ struct KeysInMemory {
         for (int j = 0; j < kRowsInTurn; ++j) {
           const S* fetched = at.fetched + j * at.stride + i * kLanes;
           __builtin_prefetch(fetched, 0, kFetch != Fetch::kSecond ? 3 : 2);
-          if (kFetch != Fetch::kBoth) continue;
-          const S* far_line = at.far(j) + i * kLanes;
-          if (LineOf<S>::asked_far(far_line)) __builtin_prefetch(far_line, 0, 2);
+          const S* far_line = at.far + j * at.stride + i * kLanes;
+          if (asks_far<kFetch>(far_line)) __builtin_prefetch(far_line, 0, 2);
         }
       }
       if (!kWritten) continue;
@@ -231,7 +232,8 @@ struct TwoAtOnce {
   static void rows(const Token& t, std::int64_t count, const S* from, S* to, std::int64_t stride,
                    const S* next, const float* v, float* o) {
     using Line = LineOf<S>;
-    constexpr std::int64_t kRows = kRowsInTurn, kAhead = Line::kAhead;
+    constexpr std::int64_t kRows = kRowsInTurn;
+    constexpr std::int64_t kAhead = kFetch == Fetch::kTwice ? Line::kSooner : Line::kAhead;
     Keys keys;
     keys.template load_keys<S>(t);
     const F alpha = set(Line::clean(t.alpha));
@@ -247,11 +249,14 @@ struct TwoAtOnce {
       Line::clean_four(delta);
       // At the end some rows once more.
       const S* later = from + (r + kRows < count ? kRows * stride : 0);
-      const std::int64_t beyond = r + kAhead - count;
-      const S* fetched = beyond < 0 ? from + kAhead * stride : next + beyond * stride;
+      const auto ahead = [&](std::int64_t rows) {
+        const std::int64_t beyond = r + rows - count;
+        return beyond < 0 ? from + rows * stride : next + beyond * stride;
+      };
+      const S* far = kFetch == Fetch::kTwice ? ahead(Line::kLater) : next + r * stride;
       S* here = kWritten ? to + r * stride : nullptr;
-      keys.template turn<kFetch, kWritten, S>({from, later, fetched, next, here, stride, r}, alpha,
-                                              delta, kept[now], kept[1 - now], ak, aq);
+      keys.template turn<kFetch, kWritten, S>({from, later, ahead(kAhead), far, here, stride},
+                                              alpha, delta, kept[now], kept[1 - now], ak, aq);
     }
   }
 

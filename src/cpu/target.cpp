@@ -96,6 +96,8 @@ bool made_by_intel() {
 #endif
 }
 
+bool drops_crowds() { return has_large_first_cache() && !made_by_intel(); }
+
 const char* name_of(Target target) {
   switch (target) {
     case Target::kAvx2:
