@@ -17,7 +17,7 @@ namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 // Its weights, and what the row at hand had before the call.
 struct ConvBlock {
   std::int64_t first = 0, count = 0;  // channels
-  bool silu = false, ordered = false;
+  bool silu = false, ordered = false, asks_twice = true;
   const float* before[3];  // the last W-1 inputs, oldest first
   alignas(64) float weight[4][kConvChannels];
   alignas(64) float bias[kConvChannels];
@@ -182,6 +182,7 @@ struct SilusBehind {
 
 // Four taps over four tokens that have three others before them in x. Returns the number of
 // channels done.
+template <bool kAsksTwice>
 inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int64_t x_stride,
                                 bfloat16* out, std::int64_t out_stride) {
   alignas(64) bfloat16 nowhere[2 * kZipped];
@@ -213,9 +214,12 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
         // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
         __builtin_prefetch(x + (u + 4) * x_stride + c, 0, 2);
         __builtin_prefetch(out + (u + 4) * out_stride + c, 1, 2);
-        // Once more, shortly before they are needed: of those requests some are lost.
-        __builtin_prefetch(x + u * x_stride + c + 4 * kZipped, 0, 3);
-        __builtin_prefetch(out + u * out_stride + c + 4 * kZipped, 1, 3);
+        // Once more, shortly before they are needed: of those requests some are lost. These may be
+        // too many.
+        if constexpr (kAsksTwice) {
+          __builtin_prefetch(x + u * x_stride + c + 4 * kZipped, 0, 3);
+          __builtin_prefetch(out + u * out_stride + c + 4 * kZipped, 1, 3);
+        }
         y[2 * i] =
             dot_pairs(dot_pairs(bias[0], lower[u], weight[0][0]), lower[u + 2], weight[1][0]);
         y[2 * i + 1] =

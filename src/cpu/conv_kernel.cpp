@@ -68,7 +68,8 @@ void convolve(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
     if constexpr (kWidth == 4 && std::is_same_v<T, bfloat16>) {
       if (t > 0 && tokens == kTokensTogether && p.weight.dtype == DType::kBFloat16) {
         zip_weights(b);
-        done = slide_pairs(b, x, x_stride, out, out_stride);
+        done = b.asks_twice ? slide_pairs<true>(b, x, x_stride, out, out_stride)
+                            : slide_pairs<false>(b, x, x_stride, out, out_stride);
       }
     }
 #elif HYLA_TARGET_HAS_WORDS
@@ -239,6 +240,7 @@ template <class Problem>
 void run_conv(const Problem& p, std::int64_t width, Range units) {
   ConvBlock b;
   b.silu = p.activation == conv::Activation::kSilu;
+  b.asks_twice = !drops_crowds();
   b.first = -1;
   for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
     const std::int64_t row = unit % p.sequences.rows;

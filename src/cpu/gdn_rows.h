@@ -31,7 +31,7 @@ struct RowsPlan {
   bool far = false;      // the states do not fit the caches: all that is read comes from memory
   bool pages = false;    // nor do their addresses stay in the translation buffers
   bool near = false;     // the first cache has room for what is fetched ahead
-  bool twice = false;    // the processor drops requests that come in crowds, see drops_crowds()
+  bool twice = false;    // what is out of memory is asked for twice and close by, see Fetch
   bool pairs = true;     // products of pairs of bfloat16 are fast where the target has them
   bool one_way = false;  // token after token, however many a row has: its bits do not tell
   bool tiles = false;    // products of few tokens go by AMX, see rows_amx_refuses

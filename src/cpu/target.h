@@ -20,9 +20,8 @@ const char* refuses(Target target);
 // 48 KiB of data or more in the nearest cache of a core; false where the system does not say.
 bool has_large_first_cache();
 bool made_by_intel();
-// Whether it is best to ask for memory a line at a time, a few KiB ahead and once more just before,
-// instead of far ahead and a line of every page first: requests that find no room are lost (AMD's
-// processors with a large first cache; measured on Zen 5).
+// Whether requests for memory are lost where many come at once, so that fewer of them, an even pace
+// and little distance are best (AMD's processors with a large first cache; measured on Zen 5).
 bool drops_crowds();
 
 const char* name_of(Target target);  // "avx512_bf16"
