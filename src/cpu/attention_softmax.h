@@ -122,18 +122,24 @@ void finish(const attention::RunProblem& p, const AttentionTile& tile, std::int6
   }
 }
 
+// Where the lines of one part of a head go, partial_stride() apart; null where it is the only part.
+inline float* lines_of_part(const attention::RunProblem& p, const AttentionTile& tile,
+                            std::int64_t head, float* partials) {
+  if (tile.splits == 1) return nullptr;
+  const std::int64_t at = (head - tile.head) * tile.splits + tile.split;
+  return partials + tile.partials + at * partial_floats(p.queries, tile.count) + 2 * tile.count;
+}
 // One part of a head is done: its outputs where it is the only one.
 template <class Line>
 void leave(const attention::RunProblem& p, const AttentionTile& tile, std::int64_t head,
            float* highest, float* sums, const Line& line, float* partials) {
   if (tile.splits == 1) return finish(p, tile, head, highest, sums, line);
-  const std::int64_t at = (head - tile.head) * tile.splits + tile.split;
-  float* to = partials + tile.partials + at * partial_floats(p.queries, tile.count);
+  float* to = lines_of_part(p, tile, head, partials);
   const std::size_t columns = static_cast<std::size_t>(tile.count) * sizeof(float);
-  std::memcpy(to, highest, columns);
-  std::memcpy(to + tile.count, sums, columns);
-  to += 2 * tile.count;
+  std::memcpy(to - 2 * tile.count, highest, columns);
+  std::memcpy(to - tile.count, sums, columns);
   for (std::int64_t m = 0; m < tile.count; ++m, to += partial_stride(p.queries)) {
+    if (line(m) == to) continue;
     std::memcpy(to, line(m),
                 static_cast<std::size_t>(whole(p.queries.value_dim, kLanes)) * sizeof(float));
   }

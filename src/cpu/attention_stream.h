@@ -181,9 +181,13 @@ class Stream {
         const std::int64_t column = tile_.first + m;
         const std::int64_t token = q.begin(tile_.row) + column / group;
         const std::int64_t query_head = (tile_.head + head) * group + column % group;
-        load_line(q.q.data, q.q.dtype, token * q.q.strides[0] + query_head * q.q.strides[1], 1,
-                  q.head_dim, line_);
-        store_elements<Op>(line_, q.head_dim, lines_);
+        const std::int64_t at = token * q.q.strides[0] + query_head * q.q.strides[1];
+        if constexpr (Op::kSummed == 2) {  // bfloat16, as they are
+          std::memcpy(lines_, static_cast<const bfloat16*>(q.q.data) + at,
+                      static_cast<std::size_t>(q.head_dim) * sizeof(bfloat16));
+        } else {
+          load_line(q.q.data, q.q.dtype, at, 1, q.head_dim, lines_);
+        }
         if (split_) order_split(lines_, elements_, kHalves ? kLanes / 2 : kLanes);
         if constexpr (Op::kSummed == 2) {
           if (direct_ && size_of(p_.cache.k.dtype) == 1) order_as_bytes(lines_, elements_);
@@ -515,16 +519,18 @@ class Stream {
       }
       for (int r = 0; r < kKeys; ++r) sums[m] += sums_[at + r * kColumns];
     }
+    float* part = lines_of_part(p_, tile_, tile_.head + head, partials);
+    const Lines to =
+        part == nullptr ? Lines{in_order_, stride_} : Lines{part, partial_stride(p_.queries)};
     for (std::int64_t m = 0; m < tile_.count; ++m) {
       const float* group = out_ + (head * groups_ + m / kColumns) * kColumns * stride_;
       const std::int64_t column = m % kColumns;
       for (std::int64_t d = 0; d < stride_; d += kBlock) {
         const std::int64_t at = d * kColumns + column / kGroup * kGroup * kBlock;
-        Tiles::store_block(group + at + column % kGroup * kBlock, split_,
-                           in_order_ + m * stride_ + d);
+        Tiles::store_block(group + at + column % kGroup * kBlock, split_, to(m) + d);
       }
     }
-    leave(p_, tile_, tile_.head + head, highest, sums, Lines{in_order_, stride_}, partials);
+    leave(p_, tile_, tile_.head + head, highest, sums, to, partials);
   }
 
   const attention::RunProblem& p_;
