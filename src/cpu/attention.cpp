@@ -44,14 +44,27 @@ std::int64_t heads_together(const Queries& q, std::int64_t columns, std::int64_t
   return heads;
 }
 
+// Keys of a part of a row that is cut. Every part costs something at both ends: longer ones where
+// there are parts enough for any machine, but not where a row's bits must not depend on others.
+std::int64_t keys_of_parts(const attention::RunProblem& p, const Context& context) {
+  constexpr std::int64_t kKeys = 1024, kManyParts = 256;
+  std::int64_t parts = 0;
+  for (std::int64_t row = 0; row < p.queries.rows; ++row) {
+    parts += p.cache.length(row) / kKeys * p.queries.kv_heads;
+  }
+  return parts >= kManyParts && !context.batch_invariant ? 2 * kKeys : kKeys;
+}
+
 struct Totals {
   std::int64_t tiles = 0, partials = 0, joins = 0, heads = 1;
 };
 
 // Calls visit(tile) for all tiles of all rows.
 template <class Visit>
-Totals for_each_tile(const attention::RunProblem& p, const AttentionKernels& kernels, int threads,
-                     const Visit& visit) {
+Totals for_each_tile(const attention::RunProblem& p, const AttentionKernels& kernels,
+                     const Context& context, const Visit& visit) {
+  const int threads = thread_count(context);
+  const std::int64_t part = keys_of_parts(p, context);
   const Queries& q = p.queries;
   const std::int64_t group = q.query_heads / q.kv_heads;
   Totals totals;
@@ -68,7 +81,7 @@ Totals for_each_tile(const attention::RunProblem& p, const AttentionKernels& ker
       const KeyRange seen = keys_of(q, row, keys, tile.first, tile.count);
       tile.splits = 1;
       if (blocks == 1) {
-        tile.splits = std::max<std::int64_t>(1, divide_up(seen.end - seen.begin, kAttentionSplit));
+        tile.splits = std::max<std::int64_t>(1, divide_up(seen.end - seen.begin, part));
       }
       const bool streamed = blocks == 1 && tile.streamed();
       const std::int64_t heads = streamed ? heads_together(q, columns, tile.splits, threads) : 1;
@@ -80,8 +93,8 @@ Totals for_each_tile(const attention::RunProblem& p, const AttentionKernels& ker
         for (tile.split = 0; tile.split < tile.splits; ++tile.split) {
           tile.keys = seen;
           if (tile.splits > 1) {
-            tile.keys.begin = seen.begin + tile.split * kAttentionSplit;
-            tile.keys.end = std::min(seen.end, tile.keys.begin + kAttentionSplit);
+            tile.keys.begin = seen.begin + tile.split * part;
+            tile.keys.end = std::min(seen.end, tile.keys.begin + part);
           }
           visit(tile, totals.tiles++);
         }
@@ -119,7 +132,7 @@ void run_attention(Target target, const attention::RunProblem& p, const Context&
   const AttentionKernels& kernels = attention_kernels(target);
   const int threads = thread_count(context);
   const Totals totals =
-      for_each_tile(p, kernels, threads, [](const AttentionTile&, std::int64_t) {});
+      for_each_tile(p, kernels, context, [](const AttentionTile&, std::int64_t) {});
   if (totals.tiles == 0) return;
   const int parts = static_cast<int>(std::min<std::int64_t>(totals.tiles, threads));
   const std::int64_t own = divide_up(kernels.scratch_floats(p, totals.heads), 16) * 16;
@@ -137,7 +150,7 @@ void run_attention(Target target, const attention::RunProblem& p, const Context&
   auto* partials = reinterpret_cast<float*>(at(partials_at));
   auto* scratch = reinterpret_cast<float*>(at(scratch_at));
   for (std::int64_t i = 0; i < totals.joins; ++i) new (done + i) std::atomic<std::int64_t>(0);
-  for_each_tile(p, kernels, threads, [&](const AttentionTile& tile, std::int64_t i) {
+  for_each_tile(p, kernels, context, [&](const AttentionTile& tile, std::int64_t i) {
     new (tiles + i) AttentionTile(tile);
   });
 

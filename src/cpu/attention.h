@@ -20,7 +20,6 @@ inline constexpr std::int64_t kStreamColumns = 16;  // at most
 inline constexpr std::int64_t kBlockColumns = 64, kLargeBlockColumns = 128, kMostBlockColumns = 512;
 // Columns of a row that has enough blocks of any size; shorter ones go by small blocks.
 inline constexpr std::int64_t kLongRow = 1024;
-inline constexpr std::int64_t kAttentionSplit = 1024;  // keys of a part of a row that is cut
 
 struct AttentionTile {
   std::int64_t row;
