@@ -189,6 +189,16 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
   SilusBehind behind(nowhere);
   std::int64_t c = 0;
   for (; c + kZipped <= b.count; c += kZipped) {
+    // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
+    const bfloat16* next = x + 4 * x_stride + c;
+    bfloat16* next_out = out + 4 * out_stride + c;
+    if constexpr (!kAsksTwice) {  // then ahead of loads that may wait
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; ++u) {
+        __builtin_prefetch(next + u * x_stride, 0, 2);
+        __builtin_prefetch(next_out + u * out_stride, 1, 2);
+      }
+    }
     P weight[2][2];  // [taps][lower, upper]
     F bias[2];
 #pragma GCC unroll 2
@@ -211,12 +221,10 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
 #pragma GCC unroll 4
       for (int i = 0; i < 2; ++i) {
         const int u = t + i;
-        // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
-        __builtin_prefetch(x + (u + 4) * x_stride + c, 0, 2);
-        __builtin_prefetch(out + (u + 4) * out_stride + c, 1, 2);
-        // Once more, shortly before they are needed: of those requests some are lost. These may be
-        // too many.
         if constexpr (kAsksTwice) {
+          __builtin_prefetch(next + u * x_stride, 0, 2);
+          __builtin_prefetch(next_out + u * out_stride, 1, 2);
+          // Once more, shortly before they are needed: of those requests some are lost.
           __builtin_prefetch(x + u * x_stride + c + 4 * kZipped, 0, 3);
           __builtin_prefetch(out + u * out_stride + c + 4 * kZipped, 1, 3);
         }
