@@ -302,8 +302,8 @@ class Stream {
   RowsAt values_of(std::int64_t head, std::int64_t key) const {
     return {values_ + key, (tile_.head + head) * head_bytes(p_.cache.v)};
   }
-  // What the products of keys ask for: the next keys, and once more the values of these. A large
-  // first cache has the keys that come soon.
+  // What the products of keys ask for: the next keys, and once more the values of these; near_:
+  // keys that come soon.
   Asking asked_by_keys(std::int64_t head) const {
     return {keys_of(head, kStreamKeys), values_of(head, 0)};
   }
