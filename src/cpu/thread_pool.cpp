@@ -112,8 +112,10 @@ class ThreadPool::Workers {
   void work(int wanted) {
     using Clock = std::chrono::steady_clock;
     Clock::time_point last = Clock::now();
-    while (!ends_.load(std::memory_order_acquire)) {
+    while (true) {
+      // In this order: an end that is not seen here is one more call, so that no wait follows.
       const std::uint32_t calls = calls_.load(std::memory_order_seq_cst);
+      if (ends_.load(std::memory_order_acquire)) return;
       bool found = false;
       for (int share = take(wanted); share >= 0; share = take(wanted), found = true) {
         const int shares = call_.shares;

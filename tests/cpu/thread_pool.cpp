@@ -54,6 +54,14 @@ TEST(ThreadPool, ThreadsThatSleepWakeUp) {
   }
 }
 
+// Far more threads than cores, so that the end finds some of them anywhere between two instructions.
+TEST(ThreadPool, EndsWhileItsThreadsLookForACall) {
+  for (int round = 0; round < 300; ++round) {
+    ThreadPool pool(16);
+    ASSERT_TRUE(all_once(pool, 16));
+  }
+}
+
 TEST(ThreadPool, ACallInsideAnotherOneAndOnesBesideItWorkAlone) {
   ThreadPool pool(3);
   std::atomic<bool> good{true};
