@@ -9,7 +9,9 @@
 namespace hyla::cpu {
 namespace {
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(HYLA_EMULATED_AMX) && defined(__x86_64__)
+const char* find_amx() { return nullptr; }
+#elif defined(__x86_64__) && defined(__linux__)
 const char* find_amx() {
   constexpr unsigned kTiles = 1u << 24, kBFloat16 = 1u << 22, kSystemSaves = 1u << 27;
   unsigned a, b, c, d;

@@ -1,10 +1,21 @@
-// Matrix products by the tiles of AMX: 16 lines of 64 bytes each. Instructions by name, as their
-// intrinsics would need functions compiled for them alone.
+// Matrix products by the tiles of AMX: 16 lines of 64 bytes each.
 #pragma once
 
 #include <cstdint>
 
+#ifdef HYLA_EMULATED_AMX
+#include "cpu/amx_emulated.h"
+#else
+#include "cpu/amx_tiles.h"
+#endif
+
 namespace hyla::cpu {
+
+#ifdef HYLA_EMULATED_AMX
+inline constexpr bool kEmulatesAmx = true;
+#else
+inline constexpr bool kEmulatesAmx = false;
+#endif
 
 // Null where tiles of bfloat16 may be used, otherwise why not. Asks the system for them, once.
 const char* amx_refuses();
@@ -15,10 +26,6 @@ namespace amx {
 inline constexpr std::int64_t kRows = 16;   // of a tile
 inline constexpr std::int64_t kWidth = 16;  // of 32 bits: floats, or pairs of bfloat16
 
-struct Shape {
-  std::uint8_t lines, line_bytes;
-};
-
 // While it lives, a thread's tiles are 16 lines of 64 bytes, or of the shapes that are said.
 class Scope {
  public:
@@ -27,58 +34,10 @@ class Scope {
     configure({whole, whole, whole, whole, whole, whole, whole, whole});
   }
   explicit Scope(const Shape (&tiles)[8]) { configure(tiles); }
-  ~Scope() { asm volatile("tilerelease"); }
+  ~Scope() { release(); }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
-
- private:
-  static void configure(const Shape (&tiles)[8]) {
-    Configuration all;
-    for (int i = 0; i < 8; ++i) {
-      all.line_bytes[i] = tiles[i].line_bytes;
-      all.lines[i] = tiles[i].lines;
-    }
-    asm volatile("ldtilecfg %0" : : "m"(all));
-  }
-  struct alignas(64) Configuration {
-    std::uint8_t palette = 1, start = 0, reserved[14] = {};
-    std::uint16_t line_bytes[16] = {};
-    std::uint8_t lines[16] = {};
-  };
 };
-
-template <int kTile>
-inline void zero() {
-  asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
-}
-// `stride`: between lines, in 32-bit elements.
-template <int kTile>
-inline void load(const float* from, std::int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
-               :
-               : "r"(from), "r"(stride * 4), "i"(kTile)
-               : "memory");
-}
-// What is not read again soon: it does not push other things out of the first cache.
-template <int kTile>
-inline void load_once(const float* from, std::int64_t stride) {
-  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2"
-               :
-               : "r"(from), "r"(stride * 4), "i"(kTile)
-               : "memory");
-}
-template <int kTile>
-inline void store(float* to, std::int64_t stride) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
-               :
-               : "r"(to), "r"(stride * 4), "i"(kTile)
-               : "memory");
-}
-// C += A B, all of them numbers of tiles.
-template <int kC, int kA, int kB>
-inline void add_product() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
-}
 
 // A matrix of 32-bit elements: pairs of bfloat16 along the summed dimension, or floats.
 struct Matrix {

@@ -121,11 +121,18 @@ Target best_target() {
   return Target::kBaseline;
 }
 
+#ifdef HYLA_EMULATED_AMX
+#define HYLA_TILES ", AMX emulated"
+#else
+#define HYLA_TILES
+#endif
+
 const char* vector_library() {
 #ifdef HYLA_HAS_HIGHWAY
-  return "Highway " HYLA_TEXT(HWY_MAJOR) "." HYLA_TEXT(HWY_MINOR) "." HYLA_TEXT(HWY_PATCH);
+  return "Highway " HYLA_TEXT(HWY_MAJOR) "." HYLA_TEXT(HWY_MINOR) "." HYLA_TEXT(HWY_PATCH)
+      HYLA_TILES;
 #else
-  return "the compiler's vectors (built without Highway)";
+  return "the compiler's vectors (built without Highway)" HYLA_TILES;
 #endif
 }
 
