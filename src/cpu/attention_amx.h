@@ -10,6 +10,7 @@
 #define HYLA_CPU_ATTENTION_AMX_H_
 #endif
 
+#include "cpu/attention_ahead.h"
 #include "cpu/attention_rows.h"
 #include "cpu/attention_softmax.h"
 #include "cpu/transpose.h"
@@ -17,51 +18,6 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 #if HYLA_TARGET_HAS_PAIRS
-
-// Lines of the rows of a round in the order of memory, asked for some at a time.
-class LinesAhead {
- public:
-  LinesAhead() = default;  // of nothing
-  LinesAhead(const TensorView& view, const char* const* rows, std::int64_t count,
-             std::int64_t first_head, std::int64_t heads)
-      : rows_(rows), count_(count), offset_(first_head * head_bytes(view)) {
-    const bool dense = head_bytes(view) == row_bytes(view);
-    lines_ = (row_bytes(view) * (dense ? heads : 1) + kLine - 1) / kLine;
-    head_stride_ = head_bytes(view);
-    heads_ = dense ? 1 : heads;
-    begin_row();
-  }
-  HYLA_INLINE void ask(std::int64_t lines) {
-    while (lines > 0 && heads_ > 0) {
-      const std::int64_t now = std::min(lines, left_);
-      const char* at = at_;
-      for (std::int64_t i = 0; i < now; ++i) __builtin_prefetch(at + i * kLine, 0, 2);
-      at_ = at + now * kLine;
-      left_ -= now;
-      lines -= now;
-      if (left_ == 0) next_row();
-    }
-  }
-
- private:
-  HYLA_INLINE void begin_row() {
-    at_ = rows_[row_] + offset_;
-    left_ = lines_;
-  }
-  HYLA_INLINE void next_row() {
-    if (++row_ == count_) {
-      row_ = 0;
-      offset_ += head_stride_;
-      --heads_;
-    }
-    begin_row();
-  }
-
-  const char* const* rows_ = nullptr;
-  std::int64_t count_ = 0, offset_ = 0, lines_ = 0, head_stride_ = 0, heads_ = 0;
-  std::int64_t row_ = 0, left_ = 0;
-  const char* at_ = nullptr;
-};
 
 // Sixteen rows of pairs as lines of tiles: as they lie where they are equally far apart, or copied
 // to `lines`.

@@ -22,9 +22,14 @@ bool takes_pairs(const attention::RunProblem& p) {
   return HYLA_TARGET_HAS_PAIRS != 0 && p.queries.q.dtype == DType::kBFloat16;
 }
 
+constexpr int kWide = kLanes < 8 ? kLanes : 8;
+
 template <class Op, int kColumns>
 void stream_tile(const attention::RunProblem& p, const AttentionTile& tile,
                  const AttentionTile* next, float* scratch, float* partials) {
+  if constexpr (Op::kSummed == 2 && kColumns == 8) {
+    if (drops_crowds()) return Stream<Op, kColumns, true>(p, tile, next, scratch).run(partials);
+  }
   Stream<Op, kColumns>(p, tile, next, scratch).run(partials);
 }
 
@@ -33,7 +38,6 @@ void run_tile_of(const attention::RunProblem& p, const AttentionTile& tile,
                  const AttentionTile* next, float* scratch, float* partials) {
   if (!tile.streamed()) return Block<Op>(p, tile, scratch).run(partials);
   if (tile.count <= 4 || kLanes == 4) return stream_tile<Op, 4>(p, tile, next, scratch, partials);
-  constexpr int kWide = kLanes < 8 ? kLanes : 8;
   if (tile.count <= 8 || kLanes == 8)
     return stream_tile<Op, kWide>(p, tile, next, scratch, partials);
   return stream_tile<Op, kLanes>(p, tile, next, scratch, partials);
@@ -41,7 +45,8 @@ void run_tile_of(const attention::RunProblem& p, const AttentionTile& tile,
 
 template <class Op>
 std::int64_t scratch_of(const attention::Queries& q, std::int64_t heads) {
-  return std::max(Block<Op>::scratch_floats(q), Stream<Op, kLanes>::scratch_floats(q, heads));
+  return std::max({Block<Op>::scratch_floats(q), Stream<Op, kWide>::scratch_floats(q, heads),
+                   Stream<Op, kLanes>::scratch_floats(q, heads)});
 }
 
 std::int64_t columns_of_block(const attention::RunProblem& p, std::int64_t columns) {

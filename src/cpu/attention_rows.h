@@ -164,17 +164,6 @@ struct RowsOf<Pairs> {
 };
 #endif
 
-// A line of every page of memory first: a processor finds several addresses at once, but nothing
-// passes by a request that waits for its own.
-HYLA_INLINE void prefetch_pages(const char* const* rows, std::int64_t count, std::int64_t offset) {
-  std::uintptr_t last = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(rows[i] + offset) / 4096;
-    if (page != last) __builtin_prefetch(rows[i] + offset, 0, 2);
-    last = page;
-  }
-}
-
 // Bytes come as the first eight of every sixteen, then the others: queries follow. A vector has
 // four times eight.
 inline void order_as_bytes(float* elements, std::int64_t count) {
@@ -205,38 +194,6 @@ struct RowsAt {
   const char* const* rows;
   std::int64_t offset;
   HYLA_INLINE const char* operator[](std::int64_t key) const { return rows[key] + offset; }
-};
-
-// What a tile of keys or values asks for, line by line as it takes its own: lines of rows that come
-// later, and once more those of rows that come sooner, as what a processor has no room for it drops.
-// Into the L1 cache where it is large.
-template <bool kLarge>
-struct Later {
-  RowsAt first, again;
-
-  HYLA_INLINE void ask(std::int64_t key, std::int64_t byte) const {
-    __builtin_prefetch(first[key] + byte, 0, kLarge ? 3 : 2);
-    __builtin_prefetch(again[key] + byte, 0, kLarge ? 3 : 2);
-  }
-};
-
-// Asks for rows that are needed soon, a cache line of each of kRows of them after another, then the
-// next line of each: many pages of memory work side by side then. Into the L2 cache: the L1 cache
-// has too few misses under way, and what it cannot take is dropped. That is why lines are asked for
-// twice, by the products with keys and by those with values, where these are as fast as memory.
-template <std::int64_t kRows, bool kTwice>
-struct Asked {
-  RowsAt first, again;     // kRows each
-  std::uint64_t next = 0;  // line
-
-  HYLA_INLINE void ask() {
-    const auto row = static_cast<std::int64_t>(next % kRows);
-    const auto byte = static_cast<std::int64_t>(next / kRows) * kLine;
-    __builtin_prefetch(first[row] + byte, 0, 2);
-    if constexpr (kTwice) __builtin_prefetch(again[row] + byte, 0, 2);
-    ++next;
-  }
-  HYLA_INLINE void skip(std::int64_t lines) { next += static_cast<std::uint64_t>(lines); }
 };
 
 }  // namespace hyla::cpu::HYLA_TARGET_NAMESPACE

@@ -23,9 +23,10 @@ HYLA_INLINE void store_elements(const float* line, std::int64_t count, float* to
   }
 }
 
-template <class Op, int kColumns>
+// kByColumn: for processors that lose requests in crowds, see StreamTiles.
+template <class Op, int kColumns, bool kByColumn = false>
 class Stream {
-  using Tiles = StreamTiles<Op, kColumns>;
+  using Tiles = StreamTiles<Op, kColumns, kByColumn>;
   static constexpr int kKeys = Tiles::kKeys, kGroup = Tiles::kGroup, kBlock = Tiles::kBlock;
 
  public:
@@ -35,12 +36,15 @@ class Stream {
   static std::int64_t key_elements(const attention::Queries& q) {
     return whole((q.head_dim + Op::kSummed - 1) / Op::kSummed, kLanes);
   }
+  static std::int64_t query_elements(const attention::Queries& q) {
+    return Tiles::kQueryVectors * key_elements(q);
+  }
   static std::int64_t value_floats(const attention::Queries& q) {
     return whole(q.value_dim, kBlock);
   }
   static std::int64_t scratch_floats(const attention::Queries& q, std::int64_t heads) {
     const std::int64_t columns = groups(kStreamColumns) * kColumns, vectors = heads * columns;
-    return vectors * key_elements(q) + vectors * value_floats(q) + vectors * kStreamKeys +
+    return vectors * query_elements(q) + vectors * value_floats(q) + vectors * kStreamKeys +
            heads * groups(kStreamColumns) * kLanes + vectors * kLanes + columns * value_floats(q) +
            kStreamKeys * lines_stride(q) + line_floats(q);
   }
@@ -58,14 +62,14 @@ class Stream {
         stride_(value_floats(p_.queries)),
         direct_(Kinds::of(p_.cache.k.dtype, [&]<class Rows>() { return is_direct<Rows>(); })),
         split_(direct_ && Kinds::of(p_.cache.k.dtype, []<class Rows>() { return Rows::kSplit; })),
-        near_(Tiles::kByColumn && direct_ && drops_crowds()),
+        near_(kByColumn && direct_),
         sooner_keys_(rows_of(kSooner, p_.cache.k)),
         later_keys_(rows_of(kLater, p_.cache.k)),
         sooner_values_(rows_of(kSooner, p_.cache.v)),
         later_values_(rows_of(kLater, p_.cache.v)) {
     const std::int64_t columns = tile.heads * groups_ * kColumns;
     queries_ = scratch;
-    out_ = queries_ + columns * elements_;
+    out_ = queries_ + columns * query_elements(p_.queries);
     weights_ = out_ + columns * stride_;
     highest_ = weights_ + columns * kStreamKeys;
     sums_ = highest_ + tile.heads * groups_ * kLanes;
@@ -98,7 +102,7 @@ class Stream {
  private:
   using Kinds = RowsOf<Op>;
   static constexpr bool kHalves = Tiles::template kByHalves<BfloatRows>;
-  using Asking = typename Tiles::Asking;
+  using Asking = std::conditional_t<Tiles::kByTwos, AskedInOrder, typename Tiles::Asking>;
   // How far what is asked for into the first cache is from what is worked on: enough for memory and
   // beyond the tile at hand, and so little that it stays until its turn comes.
   struct Distance {
@@ -192,8 +196,9 @@ class Stream {
         if constexpr (Op::kSummed == 2) {
           if (direct_ && size_of(p_.cache.k.dtype) == 1) order_as_bytes(lines_, elements_);
         }
-        float* to = queries_ + (head * groups_ + m / kColumns) * kColumns * elements_;
-        Tiles::place_query(lines_, elements_, m % kColumns, to);
+        const std::int64_t group_at = (head * groups_ + m / kColumns) * kColumns;
+        Tiles::place_query(lines_, elements_, m % kColumns,
+                           queries_ + group_at * query_elements(q));
       }
     }
   }
@@ -245,11 +250,11 @@ class Stream {
   // `scales`: one for each of the kStreamKeys keys, or null.
   template <class Rows>
   HYLA_INLINE void score_keys(const char* const* rows, std::int64_t offset, std::int64_t head,
-                              std::int64_t key, const float* scales, const Asking& asked) const {
+                              std::int64_t key, const float* scales, Asking& asked) const {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
 #if HYLA_TARGET_HAS_PAIRS
-      if constexpr (Tiles::kByColumn) {
+      if constexpr (kByColumn) {
         const F factor = scales != nullptr ? load_half_twice(scales + key) : set(logits_.scale);
         const auto score_eight = [&]<bool kLarge>(const Later<kLarge>& later) {
           Tiles::template logits_by_column<Rows>(RowsAt{rows + key, offset},
@@ -257,6 +262,18 @@ class Stream {
                                                  weights_ + i * kStreamKeys + key);
         };
         near_ ? score_eight(soon_by_keys(head, key)) : score_eight(later_by_keys(head, key));
+        continue;
+      }
+#endif
+#if HYLA_TARGET_HAS_PAIRS
+      if constexpr (Tiles::kByTwos) {
+        F first, second;
+        Tiles::template products_by_twos<Rows>(rows + key, offset,
+                                               queries_ + i * Tiles::kQueryVectors * elements_,
+                                               elements_, asked, first, second);
+        float* to = weights_ + i * kStreamKeys + key * kColumns;
+        store(mul(first, scale_of(scales, key / kKeys)), to);
+        store(mul(second, scale_of(scales, key / kKeys + 1)), to + kLanes);
         continue;
       }
 #endif
@@ -272,14 +289,18 @@ class Stream {
         continue;
       }
 #endif
-      const F sums = Tiles::template products<Rows>(rows + key, offset, queries_ + i * elements_,
-                                                    elements_, asked);
-      F scale = set(logits_.scale);
-      if constexpr (Rows::kBytes == 1) {
-        if (scales != nullptr) scale = scales_of(scales, key / kKeys);
+      if constexpr (!Tiles::kByTwos) {
+        const F sums = Tiles::template products<Rows>(rows + key, offset, queries_ + i * elements_,
+                                                      elements_, asked);
+        const F scale = scale_of(Rows::kBytes == 1 ? scales : nullptr, key / kKeys);
+        store(mul(sums, scale), weights_ + i * kStreamKeys + key * kColumns);
       }
-      store(mul(sums, scale), weights_ + i * kStreamKeys + key * kColumns);
     }
+  }
+
+  // Of a vector of logits. `scales`: one for each of the kStreamKeys keys, or null.
+  HYLA_INLINE F scale_of(const float* scales, std::int64_t vector) const {
+    return scales == nullptr ? set(logits_.scale) : scales_of(scales, vector);
   }
 
   // Those of a vector of logits.
@@ -305,7 +326,11 @@ class Stream {
   // What the products of keys ask for: the next keys, and once more the values of these; near_:
   // keys that come soon.
   Asking asked_by_keys(std::int64_t head) const {
-    return {keys_of(head, kStreamKeys), values_of(head, 0)};
+    if constexpr (Tiles::kByTwos) {
+      return {runs_of(p_.cache.k, keys_ + kStreamKeys), runs_of(p_.cache.v, values_)};
+    } else {
+      return {keys_of(head, kStreamKeys), values_of(head, 0)};
+    }
   }
   Later<false> later_by_keys(std::int64_t head, std::int64_t key) const {
     return {keys_of(head, key + kStreamKeys), values_of(head, key)};
@@ -314,6 +339,12 @@ class Stream {
     return {keys_of(head, key + later_keys_), keys_of(head, key + sooner_keys_)};
   }
   // The same of values, and once more the next keys.
+  AskedInOrder asked_by_values() const {
+    return {runs_of(p_.cache.v, values_ + kStreamKeys), runs_of(p_.cache.k, keys_ + kStreamKeys)};
+  }
+  RunsAhead runs_of(const TensorView& view, const char* const* rows) const {
+    return {view, rows, kStreamKeys, tile_.head, tile_.heads};
+  }
   Later<false> later_by_values(std::int64_t head, std::int64_t key) const {
     return {values_of(head, key + kStreamKeys), keys_of(head, key + kStreamKeys)};
   }
@@ -328,9 +359,9 @@ class Stream {
     const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
     const char* const* rows = keys_;
     const std::int64_t lines = kTileKeys * row_bytes(k) / kLine;  // of a tile of keys
-    if (kDirect && !stored.present() && head_bytes(k) == row_bytes(k)) {
+    Asking asked = asked_by_keys(0);
+    if (!Tiles::kByTwos && kDirect && !stored.present() && head_bytes(k) == row_bytes(k)) {
       // In the order of memory where tokens come before heads.
-      Asking asked = asked_by_keys(0);
       for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head, asked.skip(lines)) {
           score_keys<Rows>(rows, (tile_.head + head) * head_bytes(k), head, key, nullptr, asked);
@@ -348,7 +379,7 @@ class Stream {
         for (float& scale : scales) scale *= logits_.scale;
       }
       if (!kDirect) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
-      Asking asked = asked_by_keys(head);
+      if constexpr (!Tiles::kByTwos) asked = asked_by_keys(head);
       for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys, asked.skip(lines)) {
         score_keys<Rows>(kDirect ? rows : converted, kDirect ? offset : 0, head, key,
                          scaled ? scales : nullptr, asked);
@@ -415,7 +446,7 @@ class Stream {
   // the values of the kStreamKeys keys, or null.
   void soften(std::int64_t group, const float* scales) {
 #if HYLA_TARGET_HAS_PAIRS
-    if constexpr (Tiles::kByColumn) return soften_columns(group, scales);
+    if constexpr (kByColumn) return soften_columns(group, scales);
 #endif
     constexpr std::int64_t kFloats = kColumns * kStreamKeys;
     float* weights = weights_ + group * kFloats;
@@ -467,6 +498,7 @@ class Stream {
     const TensorView &v = p_.cache.v, &stored = p_.cache.v_scales;
     // All heads of a few rows lie in one piece.
     constexpr bool kTogether = kDirect && kValueKeys < kStreamKeys;
+    AskedInOrder asked = asked_by_values();
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const char* converted[kStreamKeys];
       alignas(64) float scales[kStreamKeys];
@@ -478,30 +510,35 @@ class Stream {
       }
       if constexpr (kTogether) continue;
       for (std::int64_t key = 0; key < kStreamKeys; key += kValueKeys) {
-        add_keys<Rows>(kDirect ? values_of(head, key) : RowsAt{converted + key, 0}, head, key);
+        add_keys<Rows>(kDirect ? values_of(head, key) : RowsAt{converted + key, 0}, head, key,
+                       asked);
       }
     }
     if constexpr (kTogether) {
       for (std::int64_t key = 0; key < kStreamKeys; key += kValueKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head) {
-          add_keys<Rows>(values_of(head, key), head, key);
+          add_keys<Rows>(values_of(head, key), head, key, asked);
         }
       }
     }
   }
   template <class Rows>
-  HYLA_INLINE void add_keys(RowsAt rows, std::int64_t head, std::int64_t key) {
-    const auto add = [&]<bool kLarge>(const Later<kLarge>& later) {
+  HYLA_INLINE void add_keys(RowsAt rows, std::int64_t head, std::int64_t key,
+                            AskedInOrder& in_order) {
+    const auto add = [&](auto&& asked) {
       for (std::int64_t group = 0; group < groups_; ++group) {
         const std::int64_t i = (head * groups_ + group) * kColumns;
         const float* weights = weights_ + i * kStreamKeys + Tiles::weight_at(key / Op::kSummed, 0);
-        Tiles::template add_values<Rows>(rows, later, weights, out_ + i * stride_, stride_);
+        Tiles::template add_values<Rows>(rows, asked, weights, out_ + i * stride_, stride_);
       }
     };
-    if constexpr (Tiles::kByColumn) {
-      if (near_) return add(soon_by_values(head, key));
+    if constexpr (Tiles::kByTwos) {
+      add(in_order);
+    } else if (near_) {
+      add(soon_by_values(head, key));
+    } else {
+      add(later_by_values(head, key));
     }
-    add(later_by_values(head, key));
   }
 
   void leave_all(float* partials) const {
@@ -513,7 +550,7 @@ class Stream {
       const std::int64_t at = (head * groups_ + m / kColumns) * kLanes + m % kColumns;
       highest[m] = highest_[at];
       sums[m] = 0.0f;
-      if constexpr (Tiles::kByColumn) {
+      if constexpr (kByColumn) {
         sums[m] = sum(load(sums_ + (head * groups_ * kColumns + m) * kLanes));
         continue;
       }

@@ -5,9 +5,10 @@
 // the softmax nor the products with values move anything between lanes. With pairs of bfloat16 the
 // two keys of a pair are those whose weights lie in the same lane of neighbouring vectors.
 //
-// Eight columns of pairs are enough products for each key to hide its way into the lanes: pairs of
-// four keys lie side by side then, little is summed over lanes, a vector of logits is sixteen keys
-// of one column, and the keys of a pair are neighbours.
+// Eight columns of pairs are enough products for each key to hide its way into the lanes. Pairs of
+// two keys meet queries whose pairs lie there twice, so that sums are over half of the lanes. Or, by
+// column, pairs of four keys lie side by side, a vector of logits is sixteen keys of one column, and
+// the keys of a pair are neighbours: less work in the first cache, more between lanes.
 #if defined(HYLA_CPU_ATTENTION_TILES_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_TILES_H_
 #undef HYLA_CPU_ATTENTION_TILES_H_
@@ -15,12 +16,12 @@
 #define HYLA_CPU_ATTENTION_TILES_H_
 #endif
 
-#include "cpu/attention_rows.h"
+#include "cpu/attention_ahead.h"
 
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
-template <class Op, int kColumns>
+template <class Op, int kColumns, bool kByColumn>
 struct StreamTiles {
   using Vector = typename Op::Vector;
   static constexpr int kKeys = kLanes / kColumns;         // whose logits share a vector
@@ -31,7 +32,9 @@ struct StreamTiles {
   // not.
   static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
 
-  static constexpr bool kByColumn = Op::kSummed == 2 && kColumns == 8;
+  static constexpr bool kByTwos = Op::kSummed == 2 && kColumns == 8 && !kByColumn;
+  // Of a query, for every vector of its pairs.
+  static constexpr int kQueryVectors = kByTwos ? 2 : 1;
   static constexpr int kApart = kByColumn ? 1 : kKeys;  // the keys of a pair
 
   // Half a vector of two keys each, whose sums over lanes cost half as much.
@@ -39,9 +42,9 @@ struct StreamTiles {
   static constexpr bool kByHalves = HYLA_TARGET_HAS_AVX512 != 0 && Rows::kSplit;
   // Whose logits are made together.
   template <class Rows>
-  static constexpr std::int64_t kTileKeys = kByColumn         ? 8
-                                            : kByHalves<Rows> ? 2 * kKeys
-                                                              : kKeys;
+  static constexpr std::int64_t kTileKeys = kByColumn                    ? 8
+                                            : kByTwos || kByHalves<Rows> ? 2 * kKeys
+                                                                         : kKeys;
 
   static constexpr std::int64_t logit_at(std::int64_t key, std::int64_t column) {
     return kByColumn ? column * kStreamKeys + key : key * kColumns + column;
@@ -58,11 +61,22 @@ struct StreamTiles {
   static constexpr bool kAsksTwice = Op::kSummed == 2;
   using Asking = Asked<kStreamKeys, kAsksTwice>;
 
-  // A query among the others of its group, for `products` and `logits_by_column`.
+  // A query among the others of its group.
   static void place_query(const float* query, std::int64_t elements, std::int64_t column,
                           float* to) {
-    for (std::int64_t j = 0; j < elements; j += kLanes) {
-      std::memcpy(to + j * kColumns + column * kLanes, query + j, kVectorBytes);
+    to += column * kLanes;
+    for (std::int64_t j = 0; j < elements; j += kLanes, to += kQueryVectors * kColumns * kLanes) {
+#if HYLA_TARGET_HAS_PAIRS
+      if constexpr (kByTwos) {
+        const P pairs = load_pairs(query + j);
+        P lower, upper;
+        alternate_pairs(pairs, pairs, lower, upper);
+        store_pairs(lower, to);
+        store_pairs(upper, to + kColumns * kLanes);
+        continue;
+      }
+#endif
+      std::memcpy(to, query + j, kVectorBytes);
     }
   }
 
@@ -158,6 +172,51 @@ struct StreamTiles {
     return sum_each(sums);
   }
 
+#if HYLA_TARGET_HAS_PAIRS
+  // Logits of four keys, of the first two in `first`. A vector of sums has one key in its even lanes
+  // and another in the odd ones.
+  template <class Rows>
+  static HYLA_INLINE void products_by_twos(const char* const* rows, std::int64_t offset,
+                                           const float* queries, std::int64_t elements,
+                                           AskedInOrder& asked, F& first, F& second) {
+    RunsAhead::Place next = asked.next.place, again = asked.again.place;
+    F sums[2][kColumns];
+#pragma GCC unroll 8
+    for (int m = 0; m < kColumns; ++m) sums[0][m] = sums[1][m] = zero();
+    const char *a = rows[0] + offset, *b = rows[1] + offset, *c = rows[2] + offset,
+               *d = rows[3] + offset;
+    const float* end = queries + kQueryVectors * elements * kColumns;
+    for (std::int64_t j = 0; queries < end; j += kVectorBytes) {
+      P keys[4][Rows::kParts];
+      Rows::keys(a + j, keys[0]);
+      Rows::keys(b + j, keys[1]);
+      Rows::keys(c + j, keys[2]);
+      Rows::keys(d + j, keys[3]);
+      next.ask_four(asked.next);
+      again.ask_four(asked.again);
+#pragma GCC unroll 2
+      for (int n = 0; n < Rows::kParts; ++n) {
+        P two[2][2];  // [half of every block][the first two, the others]
+        alternate_pairs(keys[0][n], keys[1][n], two[0][0], two[1][0]);
+        alternate_pairs(keys[2][n], keys[3][n], two[0][1], two[1][1]);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half, queries += kColumns * kLanes) {
+#pragma GCC unroll 8
+          for (int m = 0; m < kColumns; ++m) {
+            const P query = load_pairs(queries + m * kLanes);
+            sums[0][m] = dot_pairs(sums[0][m], two[half][0], query);
+            sums[1][m] = dot_pairs(sums[1][m], two[half][1], query);
+          }
+        }
+      }
+    }
+    first = sum_even_and_odd(sums[0]);
+    second = sum_even_and_odd(sums[1]);
+    asked.next.place = next;
+    asked.again.place = again;
+  }
+#endif
+
 #if HYLA_TARGET_HAS_AVX512
   // Logits of 2 kKeys keys, of the first kKeys in `first`. A vector of sums has key r in its lower
   // half and key kKeys + r in its upper one.
@@ -208,9 +267,9 @@ struct StreamTiles {
   }
 
   // Values of kValueKeys keys.
-  template <class Rows, bool kLarge>
-  static HYLA_INLINE void add_values(RowsAt rows, const Later<kLarge>& later, const float* weights,
-                                     float* out, std::int64_t stride) {
+  template <class Rows, class Asking>
+  static HYLA_INLINE void add_values(RowsAt rows, Asking& asked, const float* weights, float* out,
+                                     std::int64_t stride) {
     constexpr std::int64_t kBytes = kBlock * Rows::kBytes;
     // Bytes cost more to convert than weights to load: each of their vectors meets all columns.
     constexpr bool kOneByOne = kLanes == 8 && kGroup < kColumns && Rows::kBytes == 1;
@@ -220,7 +279,7 @@ struct StreamTiles {
       for (int n = 0; n < kValueVectors; n += kVectors) {
         const RowsAt from{rows.rows, rows.offset + byte + n * kLanes * Rows::kBytes};
         for (int m = 0; m < kColumns; m += kTile) {
-          add_block<Rows, kTile, kVectors>(from, later, asks && n == 0 && m == 0 ? byte : -1,
+          add_block<Rows, kTile, kVectors>(from, asked, asks && n == 0 && m == 0 ? byte : -1,
                                            weights + m, out + m * kBlock + n * kLanes);
         }
       }
@@ -230,10 +289,15 @@ struct StreamTiles {
 
   // kTile columns by kVectors vectors of a block of values. Asks for `byte` of the rows that come
   // later, where it is one.
-  template <class Rows, int kTile, int kVectors, bool kLarge>
-  static HYLA_INLINE void add_block(const RowsAt& rows, const Later<kLarge>& later,
-                                    std::int64_t byte, const float* weights, float* out) {
+  template <class Rows, int kTile, int kVectors, class Asking>
+  static HYLA_INLINE void add_block(const RowsAt& rows, Asking& asked, std::int64_t byte,
+                                    const float* weights, float* out) {
     constexpr int kSteps = 2 * kApart / Op::kSummed;
+    [[maybe_unused]] RunsAhead::Place next, again;
+    if constexpr (kByTwos) {
+      next = asked.next.place;
+      again = asked.again.place;
+    }
     F sums[kTile][kVectors];
 #pragma GCC unroll 8
     for (int m = 0; m < kTile; ++m) {
@@ -242,11 +306,20 @@ struct StreamTiles {
     }
     for (std::int64_t key = 0; key < kValueKeys; key += 2 * kApart) {
       if constexpr (kByColumn) asm("" : "+r"(weights));  // as above
+      if constexpr (kByTwos) {
+        static_assert(2 * kApart == 4);
+        if (byte >= 0) {
+          next.ask_four(asked.next);
+          again.ask_four(asked.again);
+        }
+      }
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
         const std::int64_t step = key / Op::kSummed + i;
         Vector values[kVectors];
-        if (byte >= 0) ask_for<Rows>(later, key + i, byte);
+        if constexpr (!kByTwos) {
+          if (byte >= 0) ask_for<Rows>(asked, key + i, byte);
+        }
         if constexpr (Op::kSummed == 2) {
           Rows::values(rows[key + i], rows[key + i + kApart], values);
         } else {
@@ -266,6 +339,10 @@ struct StreamTiles {
     for (int m = 0; m < kTile; ++m) {
 #pragma GCC unroll 2
       for (int n = 0; n < kVectors; ++n) store(sums[m][n], out + m * kBlock + n * kLanes);
+    }
+    if constexpr (kByTwos) {
+      asked.next.place = next;
+      asked.again.place = again;
     }
   }
 

@@ -123,6 +123,19 @@ HYLA_INLINE F sum_blocks(F a, F b, F c, F d) {
   return from_raw(
       _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd)));
 }
+// Lane i: the sum of the even lanes of x[i], lane 8 + i: of its odd ones.
+HYLA_INLINE F sum_even_and_odd(const F (&x)[8]) {
+  F both[4];  // in every block of four lanes even, odd of x[2 i], then of x[2 i + 1]
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = _mm512_castps_pd(raw(x[2 * i])), b = _mm512_castps_pd(raw(x[2 * i + 1]));
+    both[i] = from_raw(_mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                                     _mm512_castpd_ps(_mm512_unpackhi_pd(a, b))));
+  }
+  const __m512i order = _mm512_set_epi32(15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0);
+  return from_raw(
+      _mm512_permutexvar_ps(order, raw(sum_blocks(both[0], both[1], both[2], both[3]))));
+}
 HYLA_INLINE void store_halves(F x, float* lower, float* upper) {
   _mm256_storeu_ps(lower, _mm512_castps512_ps256(raw(x)));
   _mm256_storeu_ps(upper, _mm512_extractf32x8_ps(raw(x), 1));

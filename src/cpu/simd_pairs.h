@@ -34,6 +34,12 @@ HYLA_INLINE void transpose_blocks(P x, P y, P z, P w, P (&to)[4]) {
   to[3] = from_words(_mm512_shuffle_i32x4(b, d, 0xdd));
 }
 
+// Pairs of a and of b in turn: of every block of four lanes the first two, then the others.
+HYLA_INLINE void alternate_pairs(P a, P b, P& lower, P& upper) {
+  lower = from_words(_mm512_unpacklo_epi32(words(a), words(b)));
+  upper = from_words(_mm512_unpackhi_epi32(words(a), words(b)));
+}
+
 // Of each block of four lanes number t, in all of its lanes.
 template <int t>
 HYLA_INLINE P repeat_in_blocks(P x) {
