@@ -9,7 +9,7 @@
 namespace hyla::cpu {
 namespace {
 
-#if defined(HYLA_EMULATED_AMX) && defined(__x86_64__)
+#if defined(HYLA_OTHER_CPUS) && defined(__x86_64__)
 const char* find_amx() { return nullptr; }
 #elif defined(__x86_64__) && defined(__linux__)
 const char* find_amx() {

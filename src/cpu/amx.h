@@ -3,19 +3,13 @@
 
 #include <cstdint>
 
-#ifdef HYLA_EMULATED_AMX
+#ifdef HYLA_OTHER_CPUS
 #include "cpu/amx_emulated.h"
 #else
 #include "cpu/amx_tiles.h"
 #endif
 
 namespace hyla::cpu {
-
-#ifdef HYLA_EMULATED_AMX
-inline constexpr bool kEmulatesAmx = true;
-#else
-inline constexpr bool kEmulatesAmx = false;
-#endif
 
 // Null where tiles of bfloat16 may be used, otherwise why not. Asks the system for them, once.
 const char* amx_refuses();

@@ -1,4 +1,4 @@
-#if defined(HYLA_EMULATED_AMX) && defined(__x86_64__)
+#if defined(HYLA_OTHER_CPUS) && defined(__x86_64__)
 
 #include "cpu/amx_emulated.h"
 

@@ -264,8 +264,6 @@ class Stream {
         near_ ? score_eight(soon_by_keys(head, key)) : score_eight(later_by_keys(head, key));
         continue;
       }
-#endif
-#if HYLA_TARGET_HAS_PAIRS
       if constexpr (Tiles::kByTwos) {
         F first, second;
         Tiles::template products_by_twos<Rows>(rows + key, offset,

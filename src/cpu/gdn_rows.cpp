@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "cpu/amx.h"
 #include "cpu/gdn.h"
 
 namespace hyla::cpu {
@@ -46,8 +45,8 @@ RowsPlan plan_rows(Target target, const gdn::MtpProblem& p) {
   plan.pages = states > kKnownPages && !plan.twice;
   // With 32 KiB what is fetched ahead throws out the rows at hand, but on Intel's processors
   // (Skylake: decode in the cache 54 us, with rows ahead in the first cache 43).
-  plan.near = has_large_first_cache() || made_by_intel();
-  plan.pairs = kEmulatesAmx || refuses(Target::kAmx) != nullptr;
+  plan.near = plan.twice || has_large_first_cache() || made_by_intel();
+  plan.pairs = kOtherCpus || refuses(Target::kAmx) != nullptr;
   plan.stream = (p.states_out.present() || p.step_slots.present()) && bytes > kCacheBytes;
   return plan;
 }

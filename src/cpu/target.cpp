@@ -96,7 +96,7 @@ bool made_by_intel() {
 #endif
 }
 
-bool drops_crowds() { return has_large_first_cache() && !made_by_intel(); }
+bool drops_crowds() { return kOtherCpus || (has_large_first_cache() && !made_by_intel()); }
 
 const char* name_of(Target target) {
   switch (target) {
@@ -121,7 +121,7 @@ Target best_target() {
   return Target::kBaseline;
 }
 
-#ifdef HYLA_EMULATED_AMX
+#ifdef HYLA_OTHER_CPUS
 #define HYLA_TILES ", AMX emulated"
 #else
 #define HYLA_TILES

@@ -14,6 +14,14 @@ enum class Target {
   kAmx,         // that, with products by AMX where a kernel has them (Sapphire Rapids)
 };
 
+// A build for tests that goes the ways of CPUs that this one is not: tiles of AMX are emulated, and
+// requests for memory are made as if they were lost in crowds.
+#ifdef HYLA_OTHER_CPUS
+inline constexpr bool kOtherCpus = true;
+#else
+inline constexpr bool kOtherCpus = false;
+#endif
+
 // Null where this machine and this build have it, otherwise why not.
 const char* refuses(Target target);
 
