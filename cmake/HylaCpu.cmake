@@ -47,7 +47,8 @@ endif()
 set_source_files_properties(${hyla_cpu_sources} PROPERTIES COMPILE_OPTIONS "${hyla_cpu_flags}")
 # The same mistake under another name, where the thread sanitizer keeps GCC from inlining.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/cpu/gdn_rows_kernel.cpp"
+  set_property(SOURCE "${PROJECT_SOURCE_DIR}/src/cpu/attention_kernel.cpp"
+               "${PROJECT_SOURCE_DIR}/src/cpu/gdn_rows_kernel.cpp"
                "${PROJECT_SOURCE_DIR}/src/cpu/merge_kernel.cpp" APPEND
                PROPERTY COMPILE_OPTIONS -Wno-uninitialized)
 endif()

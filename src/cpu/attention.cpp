@@ -31,13 +31,14 @@ KeyRange keys_of(const Queries& q, std::int64_t row, std::int64_t keys, std::int
 }
 
 // A row of all heads lies in one piece where tokens come before heads, and memory is read fastest
-// in pieces; but the outputs under way must stay in the L1 cache, and every thread wants work.
+// in pieces; but the outputs under way must stay in the L1 cache, and every thread wants work. Where
+// requests are lost in crowds pieces matter more (8 heads of 128 numbers, Zen 5: 1.5 times as fast).
 // Heads do not know of each other: however many go together, the bits are the same.
 std::int64_t heads_together(const Queries& q, std::int64_t columns, std::int64_t splits,
                             int threads) {
-  constexpr std::int64_t kOutputs = 4096;
+  const std::int64_t outputs = drops_crowds() ? 8192 : 4096;
   std::int64_t heads =
-      std::clamp<std::int64_t>(kOutputs / (divide_up(columns, 4) * 4 * q.value_dim), 1, q.kv_heads);
+      std::clamp<std::int64_t>(outputs / (divide_up(columns, 4) * 4 * q.value_dim), 1, q.kv_heads);
   while (heads > 1 && q.rows * splits * divide_up(q.kv_heads, heads) < 2 * threads) {
     heads = divide_up(heads, 2);
   }

@@ -73,15 +73,16 @@ class LinesAhead {
 // as well.
 class RunsAhead {
  public:
-  // What loops keep in registers; the rest is needed once a run.
+  // The rest is needed once a run.
   struct Place {
     const char *at, *end;
 
+    template <int kCache>  // 3: into the L1 cache, 2: into the L2 cache
     HYLA_INLINE void ask_four(RunsAhead& of) {
-      __builtin_prefetch(at, 0, 2);
-      __builtin_prefetch(at + kLine, 0, 2);
-      __builtin_prefetch(at + 2 * kLine, 0, 2);
-      __builtin_prefetch(at + 3 * kLine, 0, 2);
+      __builtin_prefetch(at, 0, kCache);
+      __builtin_prefetch(at + kLine, 0, kCache);
+      __builtin_prefetch(at + 2 * kLine, 0, kCache);
+      __builtin_prefetch(at + 3 * kLine, 0, kCache);
       at += 4 * kLine;
       if (__builtin_expect(at >= end, 0)) *this = of.next_run();
     }
@@ -121,23 +122,37 @@ class RunsAhead {
   std::int64_t count_, offset_, bytes_, head_stride_, heads_, left_;
 };
 
-// What products ask for in the order of memory: lines of the next round, and once more those of the
-// products that follow, as what a processor has no room for it drops.
+// What products ask for in the order of memory: lines that come later, and once more lines that come
+// sooner, as what a processor has no room for it drops. kNear: into the L1 cache.
+template <bool kNear>
 struct AskedInOrder {
-  RunsAhead next, again;
+  RunsAhead later, sooner;
+
+  // What loops keep in registers.
+  struct Places {
+    RunsAhead::Place later, sooner;
+
+    HYLA_INLINE void ask_four(AskedInOrder& of) {
+      later.template ask_four<kNear ? 3 : 2>(of.later);
+      sooner.template ask_four<kNear ? 3 : 2>(of.sooner);
+    }
+  };
+  HYLA_INLINE Places places() const { return {later.place, sooner.place}; }
+  HYLA_INLINE void follow(const Places& places) {
+    later.place = places.later;
+    sooner.place = places.sooner;
+  }
   void skip(std::int64_t) {}  // it knows by itself where it is
 };
 
-// What a tile of keys or values asks for, line by line as it takes its own: lines of rows that come
-// later, and once more those of rows that come sooner, as what a processor has no room for it drops.
-// Into the L1 cache where it is large.
-template <bool kLarge>
+// What a tile of values asks for, line by line as it takes its own: lines of rows that come later, and
+// once more those of rows that come sooner.
 struct Later {
   RowsAt first, again;
 
   HYLA_INLINE void ask(std::int64_t key, std::int64_t byte) const {
-    __builtin_prefetch(first[key] + byte, 0, kLarge ? 3 : 2);
-    __builtin_prefetch(again[key] + byte, 0, kLarge ? 3 : 2);
+    __builtin_prefetch(first[key] + byte, 0, 2);
+    __builtin_prefetch(again[key] + byte, 0, 2);
   }
 };
 

@@ -28,7 +28,10 @@ template <class Op, int kColumns>
 void stream_tile(const attention::RunProblem& p, const AttentionTile& tile,
                  const AttentionTile* next, float* scratch, float* partials) {
   if constexpr (Op::kSummed == 2 && kColumns == 8) {
-    if (drops_crowds()) return Stream<Op, kColumns, true>(p, tile, next, scratch).run(partials);
+    using Near = Stream<Op, kColumns, true>;
+    if (drops_crowds() && Near::takes_as_they_lie(p)) {
+      return Near(p, tile, next, scratch).run(partials);
+    }
   }
   Stream<Op, kColumns>(p, tile, next, scratch).run(partials);
 }

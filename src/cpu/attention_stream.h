@@ -23,10 +23,12 @@ HYLA_INLINE void store_elements(const float* line, std::int64_t count, float* to
   }
 }
 
-// kByColumn: for processors that lose requests in crowds, see StreamTiles.
-template <class Op, int kColumns, bool kByColumn = false>
+// kNear: of rows as they lie, see StreamTiles.
+template <class Op, int kColumns, bool kNear = false>
 class Stream {
-  using Tiles = StreamTiles<Op, kColumns, kByColumn>;
+  using Tiles = StreamTiles<Op, kColumns, kNear>;
+  using Side = typename Tiles::Side;
+  using Kinds = RowsOf<Op>;
   static constexpr int kKeys = Tiles::kKeys, kGroup = Tiles::kGroup, kBlock = Tiles::kBlock;
 
  public:
@@ -49,6 +51,15 @@ class Stream {
            kStreamKeys * lines_stride(q) + line_floats(q);
   }
 
+  // Whole vectors of keys and values, which need not be converted.
+  static bool takes_as_they_lie(const attention::RunProblem& p) {
+    const attention::Queries& q = p.queries;
+    return q.value_dim == value_floats(q) && one_each(p.cache.k_scales) &&
+           one_each(p.cache.v_scales) && Kinds::of(p.cache.k.dtype, [&]<class Rows>() {
+             return q.head_dim % (kVectorBytes / Rows::kBytes) == 0;
+           });
+  }
+
   // `next`: null, or the tile whose keys and values are asked for at the end of this one.
   Stream(const attention::RunProblem& problem, const AttentionTile& tile, const AttentionTile* next,
          float* scratch)
@@ -60,13 +71,9 @@ class Stream {
         groups_(groups(tile.count)),
         elements_(key_elements(p_.queries)),
         stride_(value_floats(p_.queries)),
-        direct_(Kinds::of(p_.cache.k.dtype, [&]<class Rows>() { return is_direct<Rows>(); })),
+        direct_(takes_as_they_lie(problem)),
         split_(direct_ && Kinds::of(p_.cache.k.dtype, []<class Rows>() { return Rows::kSplit; })),
-        near_(kByColumn && direct_),
-        sooner_keys_(rows_of(kSooner, p_.cache.k)),
-        later_keys_(rows_of(kLater, p_.cache.k)),
-        sooner_values_(rows_of(kSooner, p_.cache.v)),
-        later_values_(rows_of(kLater, p_.cache.v)) {
+        by_heads_(kNear && tile.heads % 2 == 0 && dense(p_.cache.k)) {
     const std::int64_t columns = tile.heads * groups_ * kColumns;
     queries_ = scratch;
     out_ = queries_ + columns * query_elements(p_.queries);
@@ -93,23 +100,20 @@ class Stream {
     };
     if (direct_) {
       Kinds::of(p_.cache.k.dtype, walk_direct);
-    } else {
+    } else if constexpr (!kNear) {
       walk<typename Kinds::Converted, false>();
     }
     leave_all(partials);
   }
 
  private:
-  using Kinds = RowsOf<Op>;
   static constexpr bool kHalves = Tiles::template kByHalves<BfloatRows>;
-  using Asking = std::conditional_t<Tiles::kByTwos, AskedInOrder, typename Tiles::Asking>;
-  // How far what is asked for into the first cache is from what is worked on: enough for memory and
-  // beyond the tile at hand, and so little that it stays until its turn comes.
-  struct Distance {
-    std::int64_t rows, bytes;  // at least
-  };
-  static constexpr Distance kSooner{12, 6 << 10}, kLater{20, 10 << 10};
+  using InOrder = AskedInOrder<kNear>;
+  using Asking = std::conditional_t<Tiles::kByTwos, InOrder, typename Tiles::Asking>;
   static constexpr std::int64_t kValueKeys = Tiles::kValueKeys;
+  // How far ahead lines are asked for in bytes, kNear: so far that memory has answered before their
+  // turn comes, and so little that they are still in the L1 cache then.
+  static constexpr std::int64_t kSooner = 8 << 10, kLater = 16 << 10;
 
   static std::int64_t line_floats(const attention::Queries& q) {
     return whole(std::max(q.head_dim, q.value_dim), 2 * kLanes);
@@ -118,18 +122,8 @@ class Stream {
   static std::int64_t lines_stride(const attention::Queries& q) {
     return std::max(key_elements(q), value_floats(q) / Op::kSummed);
   }
-  // Whole vectors of keys and values, which need not be converted.
-  template <class Rows>
-  bool is_direct() const {
-    const attention::Queries& q = p_.queries;
-    return q.value_dim == stride_ && q.head_dim % (kVectorBytes / Rows::kBytes) == 0 &&
-           one_each(p_.cache.k_scales) && one_each(p_.cache.v_scales);
-  }
-  // In rows, of those whose addresses are known.
-  std::int64_t rows_of(const Distance& distance, const TensorView& view) const {
-    const std::int64_t rows = distance.bytes / (tile_.heads * row_bytes(view));
-    return std::clamp(rows, distance.rows, kStreamKeys);
-  }
+  // Whether the heads of a row lie in one piece.
+  static bool dense(const TensorView& view) { return head_bytes(view) == row_bytes(view); }
   // Of keys from `first` on, of this tile or of one whose turn is next; `round`: 0 or, the next, 1.
   void addresses(const AttentionTile& tile, std::int64_t first, int round) {
     addresses_of(p_.cache.k, tile, first, keys_ + round * kStreamKeys);
@@ -141,7 +135,7 @@ class Stream {
     const std::int64_t heads = (tile.head - tile_.head) * head_bytes(view);
     for (std::int64_t i = 0; heads != 0 && i < kStreamKeys; ++i) rows[i] += heads;
     // Rows that are asked for soon bring their pages, without a crowd of requests at once.
-    if (!near_) prefetch_pages(rows, kStreamKeys, tile_.head * head_bytes(view));
+    if (!kNear) prefetch_pages(rows, kStreamKeys, tile_.head * head_bytes(view));
   }
   // Those that follow on `key` and its round, to be asked for.
   void next_addresses(std::int64_t key) {
@@ -177,6 +171,12 @@ class Stream {
     }
   }
 
+  // Those of logits, from the scales of keys.
+  void load_key_scales(std::int64_t first, std::int64_t head, float (&to)[kStreamKeys]) const {
+    load_scales(p_.cache.k_scales, first, head, to);
+    for (float& scale : to) scale *= logits_.scale;
+  }
+
   void load_queries() {
     const attention::Queries& q = p_.queries;
     const std::int64_t group = q.query_heads / q.kv_heads;
@@ -196,8 +196,10 @@ class Stream {
         if constexpr (Op::kSummed == 2) {
           if (direct_ && size_of(p_.cache.k.dtype) == 1) order_as_bytes(lines_, elements_);
         }
-        const std::int64_t group_at = (head * groups_ + m / kColumns) * kColumns;
-        Tiles::place_query(lines_, elements_, m % kColumns,
+        const std::int64_t first = by_heads_ ? head / 2 * 2 : head;
+        const std::int64_t group_at = (first * groups_ + m / kColumns) * kColumns;
+        const Side side = !by_heads_ ? Side::kBoth : head == first ? Side::kEven : Side::kOdd;
+        Tiles::place_query(lines_, elements_, m % kColumns, side,
                            queries_ + group_at * query_elements(q));
       }
     }
@@ -254,19 +256,10 @@ class Stream {
     for (std::int64_t group = 0; group < groups_; ++group) {
       const std::int64_t i = (head * groups_ + group) * kColumns;
 #if HYLA_TARGET_HAS_PAIRS
-      if constexpr (kByColumn) {
-        const F factor = scales != nullptr ? load_half_twice(scales + key) : set(logits_.scale);
-        const auto score_eight = [&]<bool kLarge>(const Later<kLarge>& later) {
-          Tiles::template logits_by_column<Rows>(RowsAt{rows + key, offset},
-                                                 queries_ + i * elements_, elements_, later, factor,
-                                                 weights_ + i * kStreamKeys + key);
-        };
-        near_ ? score_eight(soon_by_keys(head, key)) : score_eight(later_by_keys(head, key));
-        continue;
-      }
       if constexpr (Tiles::kByTwos) {
         F first, second;
-        Tiles::template products_by_twos<Rows>(rows + key, offset,
+        const RowsAt from{rows + key, offset};
+        Tiles::template products_by_twos<Rows>({from[0], from[1], from[2], from[3]},
                                                queries_ + i * Tiles::kQueryVectors * elements_,
                                                elements_, asked, first, second);
         float* to = weights_ + i * kStreamKeys + key * kColumns;
@@ -321,44 +314,84 @@ class Stream {
   RowsAt values_of(std::int64_t head, std::int64_t key) const {
     return {values_ + key, (tile_.head + head) * head_bytes(p_.cache.v)};
   }
-  // What the products of keys ask for: the next keys, and once more the values of these; near_:
+  // What the products of keys ask for: the next keys, and once more the values of these; kNear: the
   // keys that come soon.
   Asking asked_by_keys(std::int64_t head) const {
-    if constexpr (Tiles::kByTwos) {
+    if constexpr (kNear) {
+      return near(p_.cache.k, keys_);
+    } else if constexpr (Tiles::kByTwos) {
       return {runs_of(p_.cache.k, keys_ + kStreamKeys), runs_of(p_.cache.v, values_)};
     } else {
       return {keys_of(head, kStreamKeys), values_of(head, 0)};
     }
   }
-  Later<false> later_by_keys(std::int64_t head, std::int64_t key) const {
-    return {keys_of(head, key + kStreamKeys), values_of(head, key)};
-  }
-  Later<true> soon_by_keys(std::int64_t head, std::int64_t key) const {
-    return {keys_of(head, key + later_keys_), keys_of(head, key + sooner_keys_)};
-  }
-  // The same of values, and once more the next keys.
-  AskedInOrder asked_by_values() const {
+  // What the products of values ask for: the next ones, and once more the next keys; or likewise.
+  InOrder asked_by_values() const {
+    if constexpr (kNear) return near(p_.cache.v, values_);
     return {runs_of(p_.cache.v, values_ + kStreamKeys), runs_of(p_.cache.k, keys_ + kStreamKeys)};
+  }
+  Later later_by_values(std::int64_t head, std::int64_t key) const {
+    return {values_of(head, key + kStreamKeys), keys_of(head, key + kStreamKeys)};
   }
   RunsAhead runs_of(const TensorView& view, const char* const* rows) const {
     return {view, rows, kStreamKeys, tile_.head, tile_.heads};
   }
-  Later<false> later_by_values(std::int64_t head, std::int64_t key) const {
-    return {values_of(head, key + kStreamKeys), keys_of(head, key + kStreamKeys)};
+  // kNear: what comes soon in the same order.
+  InOrder near(const TensorView& view, const char* const* rows) const {
+    const std::int64_t bytes = row_bytes(view) * (dense(view) ? tile_.heads : 1);
+    const auto ahead = [&](std::int64_t distance) {  // rows whose addresses are known
+      return runs_of(view, rows + std::clamp<std::int64_t>(distance / bytes, 1, kStreamKeys));
+    };
+    return {ahead(kLater), ahead(kSooner)};
   }
-  Later<true> soon_by_values(std::int64_t head, std::int64_t key) const {
-    return {values_of(head, key + later_values_), values_of(head, key + sooner_values_)};
+
+#if HYLA_TARGET_HAS_PAIRS
+  // Two heads at a time, in the order of memory.
+  template <class Rows>
+  void score_by_heads(std::int64_t first) const {
+    const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
+    const std::int64_t head_size = kColumns * kStreamKeys, apart = head_bytes(k);
+    const F scale = set(stored.present() ? 1.0f : logits_.scale);
+    Asking asked = asked_by_keys(0);
+    for (std::int64_t key = 0; key < kStreamKeys; key += 2) {
+      for (std::int64_t head = 0; head < tile_.heads; head += 2) {
+        const std::int64_t offset = (tile_.head + head) * apart;
+        const char *a = keys_[key] + offset, *b = keys_[key + 1] + offset;
+        F one, other;
+        Tiles::template products_by_twos<Rows>(
+            {a, a + apart, b, b + apart}, queries_ + head * kColumns * query_elements(p_.queries),
+            elements_, asked, one, other);
+        float* to = weights_ + head * head_size + key * kColumns;
+        store_halves(mul(one, scale), to, to + head_size);
+        store_halves(mul(other, scale), to + kColumns, to + head_size + kColumns);
+      }
+    }
+    if (!stored.present()) return;
+    for (std::int64_t head = 0; head < tile_.heads; ++head) {
+      alignas(64) float scales[kStreamKeys];
+      load_key_scales(first, head, scales);
+      float* logits = weights_ + head * head_size;
+      for (std::int64_t i = 0; i < head_size; i += kLanes) {
+        store(mul(load(logits + i), scales_of(scales, i / kLanes)), logits + i);
+      }
+    }
   }
+#endif
 
   // Keys from `first` on.
   template <class Rows, bool kDirect>
   void score(std::int64_t first) const {
+#if HYLA_TARGET_HAS_PAIRS
+    if constexpr (kNear) {
+      if (by_heads_) return score_by_heads<Rows>(first);
+    }
+#endif
     constexpr std::int64_t kTileKeys = Tiles::template kTileKeys<Rows>;
     const TensorView &k = p_.cache.k, &stored = p_.cache.k_scales;
     const char* const* rows = keys_;
     const std::int64_t lines = kTileKeys * row_bytes(k) / kLine;  // of a tile of keys
     Asking asked = asked_by_keys(0);
-    if (!Tiles::kByTwos && kDirect && !stored.present() && head_bytes(k) == row_bytes(k)) {
+    if ((kNear || !Tiles::kByTwos) && kDirect && !stored.present() && dense(k)) {
       // In the order of memory where tokens come before heads.
       for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys) {
         for (std::int64_t head = 0; head < tile_.heads; ++head, asked.skip(lines)) {
@@ -372,10 +405,7 @@ class Stream {
       const char* converted[kStreamKeys];
       alignas(64) float scales[kStreamKeys];
       const bool scaled = kDirect && stored.present();
-      if (scaled) {
-        load_scales(stored, first, head, scales);
-        for (float& scale : scales) scale *= logits_.scale;
-      }
+      if (scaled) load_key_scales(first, head, scales);
       if (!kDirect) convert(k, stored, first, head, p_.queries.head_dim, rows, converted);
       if constexpr (!Tiles::kByTwos) asked = asked_by_keys(head);
       for (std::int64_t key = 0; key < kStreamKeys; key += kTileKeys, asked.skip(lines)) {
@@ -399,53 +429,9 @@ class Stream {
     }
   }
 
-#if HYLA_TARGET_HAS_PAIRS
-  // The same where vectors are of one column.
-  void soften_columns(std::int64_t group, const float* scales) {
-    for (int m = 0; m < kColumns; ++m) {
-      float* weights = weights_ + group * kColumns * kStreamKeys + m * kStreamKeys;
-      float *highest = highest_ + group * kLanes + m,
-            *sums = sums_ + (group * kColumns + m) * kLanes;
-      F top = load(weights);
-#pragma GCC unroll 4
-      for (std::int64_t i = kLanes; i < kStreamKeys; i += kLanes) top = max(load(weights + i), top);
-      if (any_greater(top, set(*highest))) rise_column(group, m, max_lane(top));
-      const F most = set(*highest);
-      F total = load(sums);
-#pragma GCC unroll 2
-      for (std::int64_t i = 0; i < kStreamKeys; i += 2 * kLanes) {
-        F a = exp2(sub(load(weights + i), most));
-        F b = exp2(sub(load(weights + i + kLanes), most));
-        total = add(total, add(a, b));
-        if (scales != nullptr) {
-          a = mul(a, load(scales + i));
-          b = mul(b, load(scales + i + kLanes));
-        }
-        store_in_order(a, b, weights + i / 2);
-      }
-      store(total, sums);
-    }
-  }
-  void rise_column(std::int64_t group, std::int64_t column, float top) {
-    float* highest = highest_ + group * kLanes + column;
-    float* sums = sums_ + (group * kColumns + column) * kLanes;
-    const float now = std::max(top, *highest);
-    const F factor = exp2(set(*highest - now));
-    *highest = now;
-    store(mul(load(sums), factor), sums);
-    float* out = out_ + group * kColumns * stride_ + column * kBlock;
-    for (std::int64_t d = 0; d < stride_; d += kBlock, out += kColumns * kBlock) {
-      for (int n = 0; n < kBlock; n += kLanes) store(mul(load(out + n), factor), out + n);
-    }
-  }
-#endif
-
   // Logits of a group of columns become weights, in pairs where products are of pairs. `scales`: of
   // the values of the kStreamKeys keys, or null.
   void soften(std::int64_t group, const float* scales) {
-#if HYLA_TARGET_HAS_PAIRS
-    if constexpr (kByColumn) return soften_columns(group, scales);
-#endif
     constexpr std::int64_t kFloats = kColumns * kStreamKeys;
     float* weights = weights_ + group * kFloats;
     float *highest = highest_ + group * kLanes, *sums = sums_ + group * kLanes;
@@ -494,9 +480,9 @@ class Stream {
   template <class Rows, bool kDirect>
   void add_heads(std::int64_t first) {
     const TensorView &v = p_.cache.v, &stored = p_.cache.v_scales;
-    // All heads of a few rows lie in one piece.
-    constexpr bool kTogether = kDirect && kValueKeys < kStreamKeys;
-    AskedInOrder asked = asked_by_values();
+    // All heads of a few rows, where they lie in one piece.
+    const bool together = kNear && dense(v);
+    InOrder asked = asked_by_values();
     for (std::int64_t head = 0; head < tile_.heads; ++head) {
       const char* converted[kStreamKeys];
       alignas(64) float scales[kStreamKeys];
@@ -506,23 +492,19 @@ class Stream {
       for (std::int64_t group = 0; group < groups_; ++group) {
         soften(head * groups_ + group, scaled ? scales : nullptr);
       }
-      if constexpr (kTogether) continue;
-      for (std::int64_t key = 0; key < kStreamKeys; key += kValueKeys) {
+      for (std::int64_t key = 0; !together && key < kStreamKeys; key += kValueKeys) {
         add_keys<Rows>(kDirect ? values_of(head, key) : RowsAt{converted + key, 0}, head, key,
                        asked);
       }
     }
-    if constexpr (kTogether) {
-      for (std::int64_t key = 0; key < kStreamKeys; key += kValueKeys) {
-        for (std::int64_t head = 0; head < tile_.heads; ++head) {
-          add_keys<Rows>(values_of(head, key), head, key, asked);
-        }
+    for (std::int64_t key = 0; together && key < kStreamKeys; key += kValueKeys) {
+      for (std::int64_t head = 0; head < tile_.heads; ++head) {
+        add_keys<Rows>(values_of(head, key), head, key, asked);
       }
     }
   }
   template <class Rows>
-  HYLA_INLINE void add_keys(RowsAt rows, std::int64_t head, std::int64_t key,
-                            AskedInOrder& in_order) {
+  HYLA_INLINE void add_keys(RowsAt rows, std::int64_t head, std::int64_t key, InOrder& in_order) {
     const auto add = [&](auto&& asked) {
       for (std::int64_t group = 0; group < groups_; ++group) {
         const std::int64_t i = (head * groups_ + group) * kColumns;
@@ -532,8 +514,6 @@ class Stream {
     };
     if constexpr (Tiles::kByTwos) {
       add(in_order);
-    } else if (near_) {
-      add(soon_by_values(head, key));
     } else {
       add(later_by_values(head, key));
     }
@@ -548,10 +528,6 @@ class Stream {
       const std::int64_t at = (head * groups_ + m / kColumns) * kLanes + m % kColumns;
       highest[m] = highest_[at];
       sums[m] = 0.0f;
-      if constexpr (kByColumn) {
-        sums[m] = sum(load(sums_ + (head * groups_ * kColumns + m) * kLanes));
-        continue;
-      }
       for (int r = 0; r < kKeys; ++r) sums[m] += sums_[at + r * kColumns];
     }
     float* part = lines_of_part(p_, tile_, tile_.head + head, partials);
@@ -578,13 +554,11 @@ class Stream {
   std::int64_t stride_;    // of an output
   bool direct_;            // rows as they lie in the cache
   bool split_;             // as Rows::kSplit has them
-  bool near_;              // asks into the first cache
-  // Distances, in rows.
-  std::int64_t sooner_keys_, later_keys_, sooner_values_, later_values_;
-  float* queries_;  // [heads, groups, kColumns, elements]
-  float* out_;      // [heads, groups, kColumns, stride]
-  float* weights_;  // [heads, groups, kStreamKeys, kColumns]: logits, then weights
-  // [heads, groups, kLanes], a column in every kColumns-th lane; by column, sums have a vector each
+  bool by_heads_;          // queries of two heads lie side by side, see score_by_heads
+  float* queries_;         // [heads, groups, kColumns, elements]
+  float* out_;             // [heads, groups, kColumns, stride]
+  float* weights_;         // [heads, groups, kStreamKeys, kColumns]: logits, then weights
+  // [heads, groups, kLanes], a column in every kColumns-th lane
   float *highest_, *sums_;
   float* in_order_;  // [groups, kColumns, stride]: the outputs of a head
   float* lines_;     // [kStreamKeys, lines_stride]

@@ -5,10 +5,9 @@
 // the softmax nor the products with values move anything between lanes. With pairs of bfloat16 the
 // two keys of a pair are those whose weights lie in the same lane of neighbouring vectors.
 //
-// Eight columns of pairs are enough products for each key to hide its way into the lanes. Pairs of
-// two keys meet queries whose pairs lie there twice, so that sums are over half of the lanes. Or, by
-// column, pairs of four keys lie side by side, a vector of logits is sixteen keys of one column, and
-// the keys of a pair are neighbours: less work in the first cache, more between lanes.
+// Eight columns of pairs are enough products for each key to hide its way into the lanes: pairs of
+// two keys, or of two heads of a key, lie there in turn, and so do those of their queries, so that
+// sums are over half of the lanes.
 #if defined(HYLA_CPU_ATTENTION_TILES_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HYLA_CPU_ATTENTION_TILES_H_
 #undef HYLA_CPU_ATTENTION_TILES_H_
@@ -21,10 +20,13 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
-template <class Op, int kColumns, bool kByColumn>
+// kNear: for processors that lose requests in crowds. They are fastest where loads follow the order
+// of memory, too.
+template <class Op, int kColumns, bool kNear>
 struct StreamTiles {
   using Vector = typename Op::Vector;
-  static constexpr int kKeys = kLanes / kColumns;         // whose logits share a vector
+  // Whose logits share a vector; the keys of a pair are so far apart.
+  static constexpr int kKeys = kLanes / kColumns;
   static constexpr int kMostGroup = kLanes == 8 ? 4 : 8;  // columns that there are registers for
   static constexpr int kGroup = std::min(kColumns, kMostGroup);  // those of a tile of outputs
   static constexpr int kBlock = kValueVectors * kLanes;          // values of it
@@ -32,111 +34,54 @@ struct StreamTiles {
   // not.
   static constexpr std::int64_t kStreamKeys = Op::kSummed == 2 && kColumns >= 8 ? 64 : 32;
 
-  static constexpr bool kByTwos = Op::kSummed == 2 && kColumns == 8 && !kByColumn;
+  static constexpr bool kByTwos = Op::kSummed == 2 && kColumns == 8;
   // Of a query, for every vector of its pairs.
   static constexpr int kQueryVectors = kByTwos ? 2 : 1;
-  static constexpr int kApart = kByColumn ? 1 : kKeys;  // the keys of a pair
 
   // Half a vector of two keys each, whose sums over lanes cost half as much.
   template <class Rows>
   static constexpr bool kByHalves = HYLA_TARGET_HAS_AVX512 != 0 && Rows::kSplit;
   // Whose logits are made together.
   template <class Rows>
-  static constexpr std::int64_t kTileKeys = kByColumn                    ? 8
-                                            : kByTwos || kByHalves<Rows> ? 2 * kKeys
-                                                                         : kKeys;
+  static constexpr std::int64_t kTileKeys = kByTwos || kByHalves<Rows> ? 2 * kKeys : kKeys;
 
   static constexpr std::int64_t logit_at(std::int64_t key, std::int64_t column) {
-    return kByColumn ? column * kStreamKeys + key : key * kColumns + column;
+    return key * kColumns + column;
   }
   // Weights, after the softmax.
   static constexpr std::int64_t weight_at(std::int64_t step, std::int64_t column) {
-    return kByColumn ? column * kStreamKeys + step : step * kColumns + column;
+    return step * kColumns + column;
   }
 
-  // Values of so many keys at a time, all of their numbers: memory is fastest when rows are taken in
-  // its order.
-  static constexpr std::int64_t kValueKeys = kByColumn ? 8 : kStreamKeys;
+  // Values of so many keys at a time, all of their numbers.
+  static constexpr std::int64_t kValueKeys = kNear ? 8 : kStreamKeys;
 
   static constexpr bool kAsksTwice = Op::kSummed == 2;
   using Asking = Asked<kStreamKeys, kAsksTwice>;
 
-  // A query among the others of its group.
+  // A query among the others of its group. Where keys go by twos: its pairs lie in the even lanes, in
+  // the odd ones, or in both; other lanes keep theirs.
+  enum class Side { kEven, kOdd, kBoth };
   static void place_query(const float* query, std::int64_t elements, std::int64_t column,
-                          float* to) {
+                          [[maybe_unused]] Side side, float* to) {
     to += column * kLanes;
     for (std::int64_t j = 0; j < elements; j += kLanes, to += kQueryVectors * kColumns * kLanes) {
 #if HYLA_TARGET_HAS_PAIRS
       if constexpr (kByTwos) {
         const P pairs = load_pairs(query + j);
-        P lower, upper;
-        alternate_pairs(pairs, pairs, lower, upper);
-        store_pairs(lower, to);
-        store_pairs(upper, to + kColumns * kLanes);
+        float* upper = to + kColumns * kLanes;
+        P a, b;
+        alternate_pairs(side == Side::kOdd ? even_pairs(load_pairs(to), load_pairs(upper)) : pairs,
+                        side == Side::kEven ? odd_pairs(load_pairs(to), load_pairs(upper)) : pairs,
+                        a, b);
+        store_pairs(a, to);
+        store_pairs(b, upper);
         continue;
       }
 #endif
       std::memcpy(to, query + j, kVectorBytes);
     }
   }
-
-#if HYLA_TARGET_HAS_PAIRS
-  template <class Rows>
-  static HYLA_INLINE void four_keys(const char* const* rows, std::int64_t j,
-                                    P (&to)[Rows::kParts][4]) {
-    P a[Rows::kParts], b[Rows::kParts], c[Rows::kParts], d[Rows::kParts];
-    Rows::keys(rows[0] + j, a);
-    Rows::keys(rows[1] + j, b);
-    Rows::keys(rows[2] + j, c);
-    Rows::keys(rows[3] + j, d);
-#pragma GCC unroll 2
-    for (int n = 0; n < Rows::kParts; ++n) transpose_in_blocks(a[n], b[n], c[n], d[n], to[n]);
-  }
-
-  // Products of eight keys with eight queries: as many sums as the pipes of products have under way.
-  // In a vector of sums each block of four lanes has a part of those of four keys. A function for
-  // itself: it needs all registers.
-  template <class Rows, bool kLarge>
-  static __attribute__((noinline)) void logits_by_column(RowsAt rows, const float* query,
-                                                         std::int64_t elements,
-                                                         const Later<kLarge>& later, F factor,
-                                                         float* to) {
-    const float* end = query + elements * kColumns;
-    F first[kColumns], second[kColumns];  // four keys each
-#pragma GCC unroll 8
-    for (int m = 0; m < kColumns; ++m) first[m] = second[m] = zero();
-    for (std::int64_t j = 0; query < end; j += kVectorBytes) {
-      asm("" : "+r"(rows.rows));  // or addresses would be kept, in registers that are needed
-      P lower[Rows::kParts][4], upper[Rows::kParts][4];  // [part][every fourth pair]
-      four_keys<Rows>(rows.rows, rows.offset + j, lower);
-      four_keys<Rows>(rows.rows + 4, rows.offset + j, upper);
-#pragma GCC unroll 2
-      for (int n = 0; n < Rows::kParts; ++n, query += kColumns * kLanes) {
-        const auto add = [&]<int t>() {
-          if (n == 0) {  // not all at once: what finds no room is dropped
-            later.ask(2 * t, j);
-            later.ask(2 * t + 1, j);
-          }
-#pragma GCC unroll 8
-          for (int m = 0; m < kColumns; ++m) {
-            const P pairs = repeat_in_blocks<t>(load_pairs(query + m * kLanes));
-            first[m] = dot_pairs(first[m], lower[n][t], pairs);
-            second[m] = dot_pairs(second[m], upper[n][t], pairs);
-          }
-        };
-        add.template operator()<0>();
-        add.template operator()<1>();
-        add.template operator()<2>();
-        add.template operator()<3>();
-      }
-    }
-#pragma GCC unroll 4
-    for (int m = 0; m < kColumns; m += 2) {
-      const F logits = sum_blocks(first[m], second[m], first[m + 1], second[m + 1]);
-      store_halves(mul(logits, factor), to + logit_at(0, m), to + logit_at(0, m + 1));
-    }
-  }
-#endif
 
   // Logits of kKeys keys by kColumns columns.
   template <class Rows>
@@ -173,18 +118,17 @@ struct StreamTiles {
   }
 
 #if HYLA_TARGET_HAS_PAIRS
-  // Logits of four keys, of the first two in `first`. A vector of sums has one key in its even lanes
-  // and another in the odd ones.
+  // Logits of four keys of a head, or of two heads of two keys: of rows 0 and 1 in `first`. A vector of
+  // sums has one of them in its even lanes and the other in the odd ones.
   template <class Rows>
-  static HYLA_INLINE void products_by_twos(const char* const* rows, std::int64_t offset,
-                                           const float* queries, std::int64_t elements,
-                                           AskedInOrder& asked, F& first, F& second) {
-    RunsAhead::Place next = asked.next.place, again = asked.again.place;
+  static HYLA_INLINE void products_by_twos(const char* const (&rows)[4], const float* queries,
+                                           std::int64_t elements, AskedInOrder<kNear>& asked,
+                                           F& first, F& second) {
+    auto places = asked.places();
     F sums[2][kColumns];
 #pragma GCC unroll 8
     for (int m = 0; m < kColumns; ++m) sums[0][m] = sums[1][m] = zero();
-    const char *a = rows[0] + offset, *b = rows[1] + offset, *c = rows[2] + offset,
-               *d = rows[3] + offset;
+    const char *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
     const float* end = queries + kQueryVectors * elements * kColumns;
     for (std::int64_t j = 0; queries < end; j += kVectorBytes) {
       P keys[4][Rows::kParts];
@@ -192,8 +136,7 @@ struct StreamTiles {
       Rows::keys(b + j, keys[1]);
       Rows::keys(c + j, keys[2]);
       Rows::keys(d + j, keys[3]);
-      next.ask_four(asked.next);
-      again.ask_four(asked.again);
+      places.ask_four(asked);
 #pragma GCC unroll 2
       for (int n = 0; n < Rows::kParts; ++n) {
         P two[2][2];  // [half of every block][the first two, the others]
@@ -212,8 +155,7 @@ struct StreamTiles {
     }
     first = sum_even_and_odd(sums[0]);
     second = sum_even_and_odd(sums[1]);
-    asked.next.place = next;
-    asked.again.place = again;
+    asked.follow(places);
   }
 #endif
 
@@ -253,11 +195,11 @@ struct StreamTiles {
 #endif
 
   // A line of the rows of a step of add_block.
-  template <class Rows, bool kLarge>
-  static HYLA_INLINE void ask_for(const Later<kLarge>& later, std::int64_t key, std::int64_t byte) {
+  template <class Rows>
+  static HYLA_INLINE void ask_for(const Later& later, std::int64_t key, std::int64_t byte) {
     if constexpr (kAsksTwice) {
       later.ask(key, byte);
-      later.ask(key + kApart, byte);
+      later.ask(key + kKeys, byte);
     } else {
       __builtin_prefetch(later.first[key] + byte, 0, 2);
       if constexpr (kBlock * Rows::kBytes > kLine) {
@@ -292,26 +234,21 @@ struct StreamTiles {
   template <class Rows, int kTile, int kVectors, class Asking>
   static HYLA_INLINE void add_block(const RowsAt& rows, Asking& asked, std::int64_t byte,
                                     const float* weights, float* out) {
-    constexpr int kSteps = 2 * kApart / Op::kSummed;
-    [[maybe_unused]] RunsAhead::Place next, again;
-    if constexpr (kByTwos) {
-      next = asked.next.place;
-      again = asked.again.place;
-    }
+    constexpr int kSteps = 2 * kKeys / Op::kSummed;
+    [[maybe_unused]] typename AskedInOrder<kNear>::Places places;
+    if constexpr (kByTwos) places = asked.places();
     F sums[kTile][kVectors];
 #pragma GCC unroll 8
     for (int m = 0; m < kTile; ++m) {
 #pragma GCC unroll 2
       for (int n = 0; n < kVectors; ++n) sums[m][n] = load(out + m * kBlock + n * kLanes);
     }
-    for (std::int64_t key = 0; key < kValueKeys; key += 2 * kApart) {
-      if constexpr (kByColumn) asm("" : "+r"(weights));  // as above
+    for (std::int64_t key = 0; key < kValueKeys; key += 2 * kKeys) {
+      // Or addresses of weights would be kept, in registers that are needed.
+      if constexpr (kNear) asm("" : "+r"(weights));
       if constexpr (kByTwos) {
-        static_assert(2 * kApart == 4);
-        if (byte >= 0) {
-          next.ask_four(asked.next);
-          again.ask_four(asked.again);
-        }
+        static_assert(2 * kKeys == 4);
+        if (byte >= 0) places.ask_four(asked);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
@@ -321,7 +258,7 @@ struct StreamTiles {
           if (byte >= 0) ask_for<Rows>(asked, key + i, byte);
         }
         if constexpr (Op::kSummed == 2) {
-          Rows::values(rows[key + i], rows[key + i + kApart], values);
+          Rows::values(rows[key + i], rows[key + i + kKeys], values);
         } else {
           Rows::values(rows[key + i], values);
         }
@@ -340,10 +277,7 @@ struct StreamTiles {
 #pragma GCC unroll 2
       for (int n = 0; n < kVectors; ++n) store(sums[m][n], out + m * kBlock + n * kLanes);
     }
-    if constexpr (kByTwos) {
-      asked.next.place = next;
-      asked.again.place = again;
-    }
+    if constexpr (kByTwos) asked.follow(places);
   }
 
   // Weights of the keys of two vectors.

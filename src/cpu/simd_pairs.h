@@ -40,10 +40,14 @@ HYLA_INLINE void alternate_pairs(P a, P b, P& lower, P& upper) {
   upper = from_words(_mm512_unpackhi_epi32(words(a), words(b)));
 }
 
-// Of each block of four lanes number t, in all of its lanes.
-template <int t>
-HYLA_INLINE P repeat_in_blocks(P x) {
-  return from_words(_mm512_shuffle_epi32(words(x), static_cast<_MM_PERM_ENUM>(t * 0x55)));
+// What alternate_pairs took for a and for b.
+HYLA_INLINE P even_pairs(P lower, P upper) {
+  return from_words(_mm512_castps_si512(_mm512_shuffle_ps(
+      _mm512_castsi512_ps(words(lower)), _mm512_castsi512_ps(words(upper)), 0x88)));
+}
+HYLA_INLINE P odd_pairs(P lower, P upper) {
+  return from_words(_mm512_castps_si512(_mm512_shuffle_ps(
+      _mm512_castsi512_ps(words(lower)), _mm512_castsi512_ps(words(upper)), 0xdd)));
 }
 
 // Both as bfloat16, one after the other.
