@@ -81,8 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention_decode:b=12,hq=8,hk=2,d=64,kvlen=40x3+1+1030+7+300x6,page=16",
                       "attention_decode:b=1,t=4,hq=24,hk=6,d=64,kvlen=1100,page=16",
                       "attention_decode:b=1,hq=24,hk=6,d=64,kvlen=30",
-                      "attention_decode:b=1,hq=48,hk=6,d=64,kvlen=300,page=16",
-                      "attention_decode:b=1,hq=16,hk=2,d=128,kvlen=300,page=16,kv=e4m3",
+                      "attention_decode:b=2,hq=48,hk=6,d=64,kvlen=300,page=16",
+                      "attention_decode:b=2,hq=16,hk=2,d=128,kvlen=300,page=16,kv=e4m3",
                       "attention_prefill:lens=70+40,hq=4,hk=2,d=64"));
 
 INSTANTIATE_TEST_SUITE_P(Append, CpuThreads,
