@@ -14,10 +14,15 @@
 HYLA_TARGET_BEGIN
 namespace hyla::cpu::HYLA_TARGET_NAMESPACE {
 
+// How slide_pairs goes to memory: asking for lines twice, or once where requests are lost in crowds;
+// there, much of it is written past the caches, as then nobody asks for what is overwritten.
+enum class ConvLines { kTwice, kOnce, kStreamed };
+
 // Its weights, and what the row at hand had before the call.
 struct ConvBlock {
   std::int64_t first = 0, count = 0;  // channels
-  bool silu = false, ordered = false, asks_twice = true;
+  bool silu = false, ordered = false;
+  ConvLines lines = ConvLines::kTwice;
   const float* before[3];  // the last W-1 inputs, oldest first
   alignas(64) float weight[4][kConvChannels];
   alignas(64) float bias[kConvChannels];
@@ -150,8 +155,15 @@ inline void zip_weights(ConvBlock& b) {
   }
 }
 
+template <bool kStreamed>
+HYLA_INLINE void leave_zipped(F lower, F upper, bfloat16* to) {
+  if constexpr (kStreamed) return stream_zipped(lower, upper, to);
+  store_zipped(lower, upper, to);
+}
+
 // SiLUs of two tokens on their way to memory: they are divided while the next ones are made, which
 // keeps the divider busy.
+template <bool kStreamed>
 struct SilusBehind {
   F x[4], y[4];
   bfloat16 *first, *second;
@@ -166,8 +178,8 @@ struct SilusBehind {
     for (int i = 0; i < 4; ++i) x[i] = div(x[i], y[i]);
   }
   HYLA_INLINE void leave() const {
-    store_zipped(x[0], x[1], first);
-    store_zipped(x[2], x[3], second);
+    leave_zipped<kStreamed>(x[0], x[1], first);
+    leave_zipped<kStreamed>(x[2], x[3], second);
   }
   HYLA_INLINE void follow(F (&next)[4], bfloat16* to, std::int64_t stride) {
     F below[4];
@@ -182,21 +194,22 @@ struct SilusBehind {
 
 // Four taps over four tokens that have three others before them in x. Returns the number of
 // channels done.
-template <bool kAsksTwice>
+template <ConvLines kLines>
 inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int64_t x_stride,
                                 bfloat16* out, std::int64_t out_stride) {
   alignas(64) bfloat16 nowhere[2 * kZipped];
-  SilusBehind behind(nowhere);
+  constexpr bool kStreamed = kLines == ConvLines::kStreamed;
+  SilusBehind<kStreamed> behind(nowhere);
   std::int64_t c = 0;
   for (; c + kZipped <= b.count; c += kZipped) {
     // The next four tokens: no prefetcher of the hardware follows lines that are so far apart.
     const bfloat16* next = x + 4 * x_stride + c;
     bfloat16* next_out = out + 4 * out_stride + c;
-    if constexpr (!kAsksTwice) {  // then ahead of loads that may wait
+    if constexpr (kLines != ConvLines::kTwice) {  // then ahead of loads that may wait
 #pragma GCC unroll 4
       for (int u = 0; u < 4; ++u) {
         __builtin_prefetch(next + u * x_stride, 0, 2);
-        __builtin_prefetch(next_out + u * out_stride, 1, 2);
+        if (!kStreamed) __builtin_prefetch(next_out + u * out_stride, 1, 2);
       }
     }
     P weight[2][2];  // [taps][lower, upper]
@@ -221,7 +234,7 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
 #pragma GCC unroll 4
       for (int i = 0; i < 2; ++i) {
         const int u = t + i;
-        if constexpr (kAsksTwice) {
+        if constexpr (kLines == ConvLines::kTwice) {
           __builtin_prefetch(next + u * x_stride, 0, 2);
           __builtin_prefetch(next_out + u * out_stride, 1, 2);
           // Once more, shortly before they are needed: of those requests some are lost.
@@ -237,8 +250,8 @@ inline std::int64_t slide_pairs(const ConvBlock& b, const bfloat16* x, std::int6
       if (b.silu) {
         behind.follow(y, to, out_stride);
       } else {
-        store_zipped(y[0], y[1], to);
-        store_zipped(y[2], y[3], to + out_stride);
+        leave_zipped<kStreamed>(y[0], y[1], to);
+        leave_zipped<kStreamed>(y[2], y[3], to + out_stride);
       }
     }
   }

@@ -53,6 +53,13 @@ void convolve_in_place(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
   }
 }
 
+// Whether the outputs of all tokens begin a cache line.
+template <class T>
+bool begins_lines(const T* out, std::int64_t stride) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  return reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && stride % kLine == 0;
+}
+
 // Whole lines of a few tokens before the next tokens: memory is read and written in long runs.
 template <int kWidth, class T>
 void convolve(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
@@ -68,8 +75,11 @@ void convolve(const conv::Problem& p, std::int64_t row, ConvBlock& b) {
     if constexpr (kWidth == 4 && std::is_same_v<T, bfloat16>) {
       if (t > 0 && tokens == kTokensTogether && p.weight.dtype == DType::kBFloat16) {
         zip_weights(b);
-        done = b.asks_twice ? slide_pairs<true>(b, x, x_stride, out, out_stride)
-                            : slide_pairs<false>(b, x, x_stride, out, out_stride);
+        const auto slide = b.lines == ConvLines::kTwice ? slide_pairs<ConvLines::kTwice>
+                           : b.lines == ConvLines::kStreamed && begins_lines(out, out_stride)
+                               ? slide_pairs<ConvLines::kStreamed>
+                               : slide_pairs<ConvLines::kOnce>;
+        done = slide(b, x, x_stride, out, out_stride);
       }
     }
 #elif HYLA_TARGET_HAS_WORDS
@@ -240,7 +250,9 @@ template <class Problem>
 void run_conv(const Problem& p, std::int64_t width, Range units) {
   ConvBlock b;
   b.silu = p.activation == conv::Activation::kSilu;
-  b.asks_twice = !drops_crowds();
+  const std::int64_t tokens = p.sequences.tokens * (p.sequences.ragged() ? 1 : p.sequences.rows);
+  const std::int64_t bytes = tokens * p.C * static_cast<std::int64_t>(size_of(p.out.dtype));
+  if (drops_crowds()) b.lines = bytes > kCacheBytes ? ConvLines::kStreamed : ConvLines::kOnce;
   b.first = -1;
   for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
     const std::int64_t row = unit % p.sequences.rows;
@@ -253,6 +265,7 @@ void run_conv(const Problem& p, std::int64_t width, Range units) {
     }
     run_row(p, {p, row, b});
   }
+  if (b.lines == ConvLines::kStreamed) flush_stream();
 }
 
 extern const ConvKernels kConvKernels;

@@ -11,9 +11,6 @@ namespace {
 // Less than this many state elements times tokens is not worth waking a thread: about 2 us.
 constexpr std::int64_t kLeastWork = 32 << 10;
 
-// More than this does not stay in a cache until someone reads it.
-constexpr std::int64_t kCacheBytes = 16 << 20;
-
 std::int64_t longest_row(const gdn::MtpProblem& p, const gdn::PrefillProblem* prefill) {
   if (prefill != nullptr) return kTokenBlock;
   if (!p.sequences.ragged()) return p.sequences.tokens;

@@ -308,11 +308,6 @@ HYLA_INLINE P pack_pairs(F low, F high) {
 }
 HYLA_INLINE P zip_lower(P a, P b) { return P(_mm512_unpacklo_epi16(__m512i(a), __m512i(b))); }
 HYLA_INLINE P zip_upper(P a, P b) { return P(_mm512_unpackhi_epi16(__m512i(a), __m512i(b))); }
-HYLA_INLINE void store_zipped(F lower, F upper, bfloat16* to) {
-  const auto both = (__m512i)(_mm512_cvtne2ps_pbh(__m512(upper), __m512(lower)));
-  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm512_storeu_si512(static_cast<void*>(to), _mm512_permutexvar_epi64(order, both));
-}
 #endif
 
 template <class T>

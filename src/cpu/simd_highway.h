@@ -228,11 +228,6 @@ HYLA_INLINE P pack_pairs(F low, F high) {
 // each. store_zipped brings floats of that order back into a line.
 HYLA_INLINE P zip_lower(P a, P b) { return P{_mm512_unpacklo_epi16(a.raw, b.raw)}; }
 HYLA_INLINE P zip_upper(P a, P b) { return P{_mm512_unpackhi_epi16(a.raw, b.raw)}; }
-HYLA_INLINE void store_zipped(F lower, F upper, bfloat16* to) {
-  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper.raw, lower.raw));
-  const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm512_storeu_si512(static_cast<void*>(to), _mm512_permutexvar_epi64(order, both));
-}
 #endif
 
 template <class T>

@@ -50,6 +50,19 @@ HYLA_INLINE P odd_pairs(P lower, P upper) {
       _mm512_castsi512_ps(words(lower)), _mm512_castsi512_ps(words(upper)), 0xdd)));
 }
 
+// Floats in the order of zip_lower and zip_upper as a line of bfloat16; `to` of stream_zipped begins a
+// cache line, see flush_stream().
+HYLA_INLINE __m512i unzipped(F lower, F upper) {
+  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(floats(upper), floats(lower)));
+  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), both);
+}
+HYLA_INLINE void store_zipped(F lower, F upper, void* to) {
+  _mm512_storeu_si512(to, unzipped(lower, upper));
+}
+HYLA_INLINE void stream_zipped(F lower, F upper, void* to) {
+  _mm512_stream_si512(static_cast<__m512i*>(to), unzipped(lower, upper));
+}
+
 // Both as bfloat16, one after the other.
 HYLA_INLINE void store_in_order(F first, F second, void* to) {
   const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(floats(second), floats(first)));

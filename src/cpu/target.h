@@ -32,6 +32,9 @@ bool made_by_intel();
 // and little distance are best (AMD's processors with a large first cache; measured on Zen 5).
 bool drops_crowds();
 
+// More than this does not stay in a cache until someone reads it.
+inline constexpr std::int64_t kCacheBytes = 16 << 20;
+
 const char* name_of(Target target);  // "avx512_bf16"
 Target best_target();
 

@@ -34,6 +34,12 @@ TEST(CpuMtp, AgreesWhereStatesAreStreamed) {
   }
 }
 
+// More than 16 MiB of outputs, which some processors are told to write past the caches.
+TEST(CpuConv, AgreesWhereOutputsAreStreamed) {
+  EXPECT_GT(check_all("conv_prefill:lens=1030+3+6", CaseOptions::plain()), 0);
+  EXPECT_GT(check_all("conv_prefill:lens=1030+3+6", CaseOptions::hostile()), 0);
+}
+
 // Dims on both sides of every vector length, whole and broken groups of value rows, all dtypes.
 INSTANTIATE_TEST_SUITE_P(
     Decode, CpuAgreement,
