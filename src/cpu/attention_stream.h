@@ -422,7 +422,7 @@ class Stream {
         if (first + i < tile_.keys.end && sight_.sees(m, first + i)) continue;
         for (std::int64_t head = 0; head < tile_.heads; ++head) {
           const std::int64_t group = head * groups_ + m / kColumns;
-          weights_[group * kColumns * kStreamKeys + Tiles::logit_at(i, m % kColumns)] =
+          weights_[group * kColumns * kStreamKeys + Tiles::weight_at(i, m % kColumns)] =
               -std::numeric_limits<float>::infinity();
         }
       }
@@ -554,7 +554,7 @@ class Stream {
   std::int64_t stride_;    // of an output
   bool direct_;            // rows as they lie in the cache
   bool split_;             // as Rows::kSplit has them
-  bool by_heads_;          // queries of two heads lie side by side, see score_by_heads
+  bool by_heads_;          // queries of two heads lie in turn, see score_by_heads
   float* queries_;         // [heads, groups, kColumns, elements]
   float* out_;             // [heads, groups, kColumns, stride]
   float* weights_;         // [heads, groups, kStreamKeys, kColumns]: logits, then weights

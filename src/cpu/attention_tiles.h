@@ -45,12 +45,9 @@ struct StreamTiles {
   template <class Rows>
   static constexpr std::int64_t kTileKeys = kByTwos || kByHalves<Rows> ? 2 * kKeys : kKeys;
 
-  static constexpr std::int64_t logit_at(std::int64_t key, std::int64_t column) {
-    return key * kColumns + column;
-  }
-  // Weights, after the softmax.
-  static constexpr std::int64_t weight_at(std::int64_t step, std::int64_t column) {
-    return step * kColumns + column;
+  // Logits of keys and, after the softmax, weights of steps: lines of all columns.
+  static constexpr std::int64_t weight_at(std::int64_t line, std::int64_t column) {
+    return line * kColumns + column;
   }
 
   // Values of so many keys at a time, all of their numbers.
